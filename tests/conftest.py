@@ -40,6 +40,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """After a failure, say how to get the same order again; under -q pytest-randomly does not."""
+    seed = config.getoption("randomly_seed", None)
+    if exitstatus and seed is not None:
+        terminalreporter.write_line(f"the same order again: --randomly-seed={seed}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """Fail the session if a process it started or a name in shared memory outlives its tests."""

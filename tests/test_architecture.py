@@ -39,10 +39,11 @@ def test_the_wheel_needs_what_the_project_says(installed: Distribution) -> None:
 
 
 def test_the_wheel_holds_the_whole_package_and_nothing_for_its_editors(installed: Distribution) -> None:
+    found = (path.relative_to(ROOT) for path in (ROOT / "procq").rglob("*") if path.is_file())
     tree = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "procq").rglob("*")
-        if path.is_file() and path.name != "ruff.toml" and path.suffix != ".pyc"
+        path.as_posix()
+        for path in found
+        if path.name != "ruff.toml" and path.suffix != ".pyc" and not any(part.startswith(".") for part in path.parts)
     }
 
     shipped = {path.as_posix() for path in installed.files or [] if path.suffix != ".pyc"}
