@@ -1,0 +1,251 @@
+"""Runs one attempt and says in plain words how it ended (contract D2, D3, D9).
+
+Shared by the worker and the inline engine, which differ in everything around it.  Rule: no
+exception of the task gets past `run`, and nothing that the supervisor would have to unpickle
+is in the report.  Imports only what a worker needs for a task that succeeds.
+"""
+
+import time
+
+from procq import payload
+from procq.inside import Permanent, RetryLater, Terminated
+from procq.outcome import Ended, class_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Final
+
+#: Longer texts of an error lose their middle: they are kept with every attempt in the
+#: supervisor, and an error that quotes its input may be as long as the input (characters).
+TEXT_MAX: "Final" = 50_000
+
+#: What the supervisor is told about a result that cannot be pickled: the names that
+#: `class_names(PayloadError)` gives, written down because errors.py is no import for a worker.
+_PAYLOAD_ERROR_TYPES: "Final" = (
+    "procq.errors.PayloadError", "procq.errors.UsageError", "procq.errors.ProcqError",
+    "TypeError", "Exception", "BaseException",
+)  # fmt: skip
+
+#: What to do about results that can never be pickled, by the name of their class.
+_HINTS: "Final" = {
+    "generator": "return a list instead",
+    "async_generator": "procq runs plain functions: collect it with asyncio.run() inside and return a list",
+    "coroutine": "procq runs plain functions: call asyncio.run() inside",
+}
+
+#: Frames of these files at the top of a traceback are not the task's.
+_OWN_FILES: "Final" = frozenset((__file__, payload.__file__))
+
+
+class Gate:
+    """Says whether `Terminated` may be raised now: only while the task's own code runs.
+
+    A signal handler asks `may_fire` and raises `Terminated` if so.  It closes the gate by
+    asking, so that an attempt meets one `Terminated` at most and none hits its clean-up twice.
+
+    Attributes:
+        is_open: Whether the task's own code runs.
+        has_fired: Whether `Terminated` was raised, even if the task caught it.
+    """
+
+    __slots__ = ("has_fired", "is_open")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.has_fired = False
+
+    def may_fire(self) -> bool:
+        """Return whether to raise `Terminated` now, and close the gate."""
+        if not self.is_open:
+            return False
+        self.is_open = False
+        self.has_fired = True
+        return True
+
+
+def run(
+    call: bytes,
+    inputs: "Sequence[bytes]",
+    *,
+    clock: "Callable[[], float]" = time.monotonic,
+    gate: Gate | None = None,
+) -> Ended:
+    """Run one attempt in this thread; returns when the task does.
+
+    Args:
+        call: The pickled call.
+        inputs: The pickled results that it takes, by number.
+        clock: Gives the instants in the report.
+        gate: Open while the task's own code runs; for an engine that raises `Terminated`.
+
+    Returns:
+        The report, with outcome "ok" or "error".  Never raises.
+    """
+    if gate is None:
+        gate = Gate()
+    fn: Callable[..., object] | None = None
+    value: object = None
+    error: BaseException | None = None
+    started_at = clock()
+    gate.has_fired = False
+    try:
+        try:
+            gate.is_open = True
+            fn, args, kwargs = payload.load_call(call, inputs)
+            value = fn(*args, **kwargs)
+            gate.is_open = False
+        except BaseException as caught:  # noqa: BLE001 - whatever a task raises is its outcome (D3)
+            gate.is_open = False
+            error = caught
+    except Terminated as late:
+        # Raised by a signal handler in the instant between the task's last code and the closed gate.
+        error = late
+    ended_at = clock()
+    try:
+        if error is None:
+            ended = _succeeded(fn, value, started_at, ended_at)
+        elif fn is None:
+            ended = _not_loaded(error, started_at, ended_at)
+        else:
+            ended = _failed(error, started_at, ended_at)
+    except BaseException as worse:  # noqa: BLE001 - say, a class whose name cannot be had, or no memory left
+        message = f"the attempt ended in an error that cannot be described: {type(worse).__name__}"
+        ended = Ended("error", started_at, ended_at, error_types=("BaseException",), message=message)
+    finally:
+        # An error's traceback holds this frame: a cycle that would keep the task's data alive.
+        del error
+    if gate.has_fired:
+        ended.terminated = True
+    return ended
+
+
+# --- the three endings -------------------------------------------------------------------------
+
+
+def _succeeded(fn: object, value: object, started_at: float, ended_at: float) -> Ended:
+    try:
+        return Ended("ok", started_at, ended_at, value=payload.dumps(value))
+    except BaseException as error:  # noqa: BLE001 - a result's __reduce__ is the task's code too (D9)
+        return Ended(
+            "error",
+            started_at,
+            ended_at,
+            error_types=_PAYLOAD_ERROR_TYPES,
+            message=_unsendable(fn, value, error),
+            permanent=True,
+        )
+
+
+def _not_loaded(error: BaseException, started_at: float, ended_at: float) -> Ended:
+    """Report a call that could not be unpickled: a module is missing here, a constructor raises."""
+    name, message, traceback = describe(error)
+    return Ended(
+        "error",
+        started_at,
+        ended_at,
+        # No value: `result()` then shows this message, which the bare error lacks.
+        error_types=class_names(type(error)),
+        message=_clipped(f"the call could not be unpickled in the worker: {name}: {message}"),
+        traceback=traceback,
+        permanent=True,
+        terminated=isinstance(error, Terminated),
+    )
+
+
+def _failed(error: BaseException, started_at: float, ended_at: float) -> Ended:
+    subject = error
+    if isinstance(error, Permanent):
+        reason = getattr(error, "reason", None)  # absent where a subclass does not call our constructor
+        if isinstance(reason, BaseException):
+            subject = reason
+    _, message, traceback = describe(error)
+    return Ended(
+        "error",
+        started_at,
+        ended_at,
+        value=_pickled(subject),
+        error_types=class_names(type(subject)),
+        message=message if subject is error else _message(subject),
+        traceback=traceback,
+        # Python's nearest to a panic is not retried (D3).
+        permanent=isinstance(error, Permanent) or not isinstance(subject, Exception),
+        retry_after_s=_retry_after(error) if isinstance(error, RetryLater) else None,
+        terminated=isinstance(error, Terminated),
+    )
+
+
+def _retry_after(error: RetryLater) -> float | None:
+    """Return the wait asked for; None where a subclass does not call our constructor, or spoils it."""
+    delay_s = getattr(error, "delay_s", None)
+    return float(delay_s) if isinstance(delay_s, (int, float)) and 0.0 <= delay_s < float("inf") else None
+
+
+# --- errors as texts ---------------------------------------------------------------------------
+
+
+def describe(error: BaseException) -> tuple[str, str, str]:
+    """Return the name of an error's class, its message and its traceback; never raises."""
+    return class_names(type(error))[0], _message(error), _traceback(error)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = str(error)
+        if isinstance(error, Exception):
+            return _clipped(text)
+        # The bare text of these says nothing: "3", or nothing at all.
+        if isinstance(error, SystemExit):
+            text = "0" if error.code is None else str(error.code)
+        name = type(error).__name__
+        return _clipped(f"{name}: {text}" if text else name)
+    except BaseException:  # noqa: BLE001 - a __str__ may raise anything
+        return "(its text cannot be had: __str__ raised)"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        import traceback  # noqa: PLC0415 - 6 ms that a worker without errors never pays
+
+        return _clipped("".join(traceback.format_exception(type(error), error, _task_frames(error.__traceback__))))
+    except BaseException:  # noqa: BLE001 - an error's parts are the task's code
+        return "(its traceback cannot be had)"
+
+
+def _task_frames(frames: "TracebackType | None") -> "TracebackType | None":
+    """Skip the library's own frames at the top."""
+    while frames is not None and frames.tb_frame.f_code.co_filename in _OWN_FILES:
+        frames = frames.tb_next
+    return frames
+
+
+def _clipped(text: str) -> str:
+    if len(text) <= TEXT_MAX:
+        return text
+    half = TEXT_MAX // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
+# --- errors and results as bytes ---------------------------------------------------------------
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """Pickle an error; None if it would not come back as an error on the other side."""
+    try:
+        data = payload.dumps(error)
+        return data if isinstance(payload.loads(data), BaseException) else None
+    except BaseException:  # noqa: BLE001 - an error's __reduce__ and constructor are the task's code
+        return None
+
+
+def _unsendable(fn: object, value: object, error: BaseException) -> str:
+    """Say which result cannot be sent back, why, and what to do."""
+    kind = type(value).__name__
+    if kind == "coroutine":
+        value.close()  # type: ignore[attr-defined]  # else Python warns that it was never awaited
+    article = "an" if kind[:1].lower() in "aeiou" else "a"
+    name = getattr(fn, "__name__", None) or type(fn).__name__
+    hint = f"; {_HINTS[kind]}" if kind in _HINTS else ""
+    reason = _message(error) or type(error.__cause__ or error).__name__
+    return f"{name} returned {article} {kind}, which cannot be sent back: {reason}{hint}"

@@ -1,0 +1,315 @@
+"""Starts workers, ends them and buries them: the supervisor's side (DESIGN 5, contract G5, H1).
+
+Decides how a process comes to life and what must not outlive it; when that happens is the
+loop's.  Rule: once `spawn` has returned, whatever befalls supervisor or worker, `kill`, `reap`
+and `close` leave no process of the worker's group and no descriptor.
+"""
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+from procq.engine.local import wire
+from procq.engine.local.transport import Channel, above_standard_streams
+from procq.errors import WorkerStartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import psutil
+
+#: What a worker's interpreter runs.  Its arguments: where procq lies, and the descriptors.
+#: `-c` puts the current directory first on `sys.path` and procq's own place may hold anything,
+#: so the standard modules are imported before either could stand in for them.
+_BOOT: Final = """\
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import _socket, fcntl, functools, pickle, resource, select, struct, threading
+sys.path.insert(0, sys.argv[1])
+from procq.engine.local import worker
+worker.main(sys.argv[2:])
+"""
+_ROOT: Final = str(Path(__file__).resolve().parents[3])
+
+#: How many threads numeric libraries start.  Each takes all CPUs otherwise, and workers together
+#: would use the machine several times over (contract H4).
+_THREAD_VARIABLES: Final = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS",
+)  # fmt: skip
+
+#: Held while a worker is born and while this process forks, so that a fork meets either all of
+#: a worker's descriptors in `_WORKERS` or none open.  Re-entrant: a signal handler may fork.
+_BIRTH: Final = threading.RLock()
+#: The workers whose descriptors are open.  Global because a fork is the whole process's.
+_WORKERS: "Final[weakref.WeakSet[WorkerProcess]]" = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """What a worker is told at its birth."""
+
+    worker_id: int
+    #: How many workers share the machine, and its usable CPUs.
+    workers: int
+    cpus: int
+    #: Paths of jobs files by module name (`loader.known()`).
+    jobs: "Mapping[str, str]" = field(default_factory=dict)
+    #: The pickled call of the initializer, or empty.
+    initializer: bytes = b""
+    #: The supervisor's `sys.path` and `sys.argv`.
+    path: tuple[str, ...] = field(default_factory=lambda: _texts(sys.path))
+    argv: tuple[str, ...] = field(default_factory=lambda: _texts(getattr(sys, "argv", ())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How a worker ended; all None if somebody else reaped it."""
+
+    exit_code: int | None = None
+    #: The name of the signal that ended it.
+    signal: str | None = None
+    #: Highest resident memory of the worker and the children it had waited for, 0 if unknown.
+    max_rss_bytes: int = 0
+
+
+def spawn(config: WorkerConfig) -> "WorkerProcess":
+    """Start a worker and send it its HELLO; it answers READY or START_FAILED.
+
+    Takes 1-2 ms, until the new program is loaded.  If the initializer is big,
+    `channel.sending` is true afterwards.
+
+    Raises:
+        WorkerStartError: The system gives no process or no descriptor.
+    """
+    if not sys.executable:
+        raise WorkerStartError("cannot start a worker: sys.executable does not name a Python interpreter")
+    if not hasattr(os, "pidfd_open"):
+        raise WorkerStartError("cannot start a worker: the local engine needs Linux (os.pidfd_open) for now")
+    _close_in_forks()
+    worker = WorkerProcess()
+    try:
+        with _BIRTH:
+            worker.start(config)
+    except OSError as error:
+        worker.close()
+        raise WorkerStartError(f"cannot start a worker: {error}") from error
+    except BaseException:
+        worker.close()
+        raise
+    hello = wire.Hello(
+        config.worker_id,
+        cpus=config.cpus,
+        workers=config.workers,
+        path=config.path,
+        argv=config.argv,
+        jobs=config.jobs,
+        initializer=config.initializer,
+    )
+    worker.channel.send(wire.pack_hello(hello))
+    return worker
+
+
+@final
+class WorkerProcess:
+    """A worker as the supervisor sees it.  Not thread-safe.
+
+    Attributes:
+        pid: Its process id, also the id of its group and session.
+        pidfd: Readable once it is dead.
+        channel: The sockets to it.
+    """
+
+    __slots__ = ("__weakref__", "_channel", "_descendants", "_exit", "_switch", "pid", "pidfd")
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.pidfd = -1
+        self._channel: Channel | None = None
+        #: The only write end of the dead man's switch; -1 once closed.
+        self._switch = -1
+        #: Known processes below the worker, which may have left its group.
+        self._descendants: list[psutil.Process] = []
+        self._exit: Exit | None = None
+
+    @property
+    def channel(self) -> Channel:
+        """The sockets to the worker."""
+        assert self._channel is not None, "set by start"
+        return self._channel
+
+    def start(self, config: WorkerConfig) -> None:
+        """Make the process; called once, by `spawn`.
+
+        Raises:
+            OSError: The system gives no process or no descriptor; then `close` cleans up.
+        """
+        _WORKERS.add(self)
+        self._channel = Channel()
+        switch_end, self._switch = map(above_standard_streams, os.pipe())
+        try:
+            fds = (*self._channel.worker_fds, switch_end)
+            # Private, but what multiprocessing uses for the same: -W, -X, -O and their like.
+            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
+                [sys.executable, *flags, "-c", _BOOT, _ROOT, *map(str, fds)],
+                stdin=subprocess.DEVNULL,
+                env=_environment(config),
+                start_new_session=True,
+                pass_fds=fds,
+            )
+        finally:
+            os.close(switch_end)
+        # The child is reaped by us alone: with a return code Popen takes it for reaped, so it
+        # neither warns nor keeps the pid and waits for it later, when it may be another's.
+        process.returncode = 0
+        self.pid = process.pid
+        self._channel.close_worker_ends()
+        self.pidfd = _sentinel(self.pid)
+
+    def ask(self) -> None:
+        """Ask the worker's task to stop: SIGTERM to the worker itself, not to what it started."""
+        if self._is_ours():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+    def descendants(self) -> int:
+        """Take note of every process below the worker, for `kill`.
+
+        Needed for those that left the worker's group.  To be called while the worker lives,
+        as its death makes them nobody's.  Reads the process table: some milliseconds.
+
+        Returns:
+            How many are known.
+        """
+        import psutil  # noqa: PLC0415 - 20 ms, for the first kill only
+
+        try:
+            found = psutil.Process(self.pid).children(recursive=True)
+        except psutil.Error:  # it is dead
+            found = []
+        self._descendants += [process for process in found if process not in self._descendants]
+        return len(self._descendants)
+
+    def kill(self) -> None:
+        """Kill the worker, its group, and the known descendants that left it."""
+        if self._is_ours():
+            self._kill_group()
+        for process in self._descendants:
+            # psutil signals only the very process it saw, not one that got its number since.
+            with contextlib.suppress(Exception):
+                process.kill()
+
+    def reap(self) -> Exit | None:
+        """Bury the worker if it is dead, after killing what is left of its group; never blocks.
+
+        Returns:
+            How it ended, the same again if asked again; None while it lives.
+        """
+        if self._exit is None:
+            self._exit = self._bury()
+        return self._exit
+
+    def close(self) -> None:
+        """Close every descriptor; may be called twice.  Kills the worker if it still lives."""
+        self.pidfd = _closed(self.pidfd)
+        self._switch = _closed(self._switch)
+        if self._channel is not None:
+            self._channel.close()
+        _WORKERS.discard(self)
+
+    def _bury(self) -> Exit | None:
+        try:
+            # Look first: as long as the zombie is there its number is nobody else's, and the
+            # group can be killed by it.
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if found is None:
+                return None
+            self._kill_group()
+            _, status, usage = os.wait4(self.pid, 0)
+        except ChildProcessError:
+            # SIGCHLD is ignored, or a handler of the program's waited for everything.
+            return Exit()
+        code = os.waitstatus_to_exitcode(status)
+        max_rss_bytes = usage.ru_maxrss * 1024
+        if code < 0:
+            return Exit(signal=_signal_name(-code), max_rss_bytes=max_rss_bytes)
+        return Exit(exit_code=code, max_rss_bytes=max_rss_bytes)
+
+    def _is_ours(self) -> bool:
+        """Whether the pid still names our worker, alive or a zombie."""
+        if self._exit is not None or not self.pid:
+            return False
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:
+            return False
+        return True
+
+    def _kill_group(self) -> None:
+        # A group of zombies only is EPERM on some systems.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def _texts(values: "Iterable[object]") -> tuple[str, ...]:
+    """Return the texts among the values; on `sys.path` the import system skips all else too."""
+    return tuple(value for value in values if isinstance(value, str))
+
+
+def _environment(config: WorkerConfig) -> dict[str, str]:
+    """Return the supervisor's environment, with thread counts that the user did not set."""
+    threads = str(max(1, config.cpus // max(1, config.workers)))
+    return dict.fromkeys(_THREAD_VARIABLES, threads) | os.environ
+
+
+def _sentinel(pid: int) -> int:
+    """Return a descriptor that is readable once the process is dead."""
+    try:
+        return above_standard_streams(os.pidfd_open(pid))
+    except ProcessLookupError:
+        # Dead and reaped by somebody else already: a pipe at its end is readable at once.
+        end, writing_end = os.pipe()
+        os.close(writing_end)
+        return above_standard_streams(end)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name of its own
+        return f"SIG{number}"
+
+
+def _closed(fd: int) -> int:
+    """Close a descriptor if it is one, and return -1."""
+    if fd >= 0:
+        os.close(fd)
+    return -1
+
+
+# --- forks of the supervisor's process -----------------------------------------------------------
+
+
+@functools.cache
+def _close_in_forks() -> None:
+    """Let a fork of this process give up the workers; registered once, it cannot be undone.
+
+    A forked child would hold the write ends of the dead man's switches: the workers would
+    outlive the supervisor.
+    """
+    os.register_at_fork(before=_BIRTH.acquire, after_in_parent=_BIRTH.release, after_in_child=_give_up_workers)
+
+
+def _give_up_workers() -> None:
+    for worker in list(_WORKERS):
+        worker.close()
+    _BIRTH.release()

@@ -1,0 +1,501 @@
+"""What supervisor and worker say to each other, as bytes (DESIGN 3).
+
+Rules: no sockets here; nothing is unpickled, because the supervisor must never run a task's
+code; whatever the bytes are, a decoder returns a message or raises `WireError`.  Both sides
+import this module, so it imports only `struct` and the words of an outcome.
+
+A frame is one message.  Most travel as one packet, `head + body` in one piece.  A frame of
+more than `PACKET_MAX` bytes is announced by a small packet and follows on a stream, the head
+first: its body is then never joined with anything, so that a big result is copied once.
+
+    TASK   head: numbers, task id, lengths of the inputs    body: the call, then the inputs
+    ENDED  head: numbers, texts of the error                body: the pickled value
+    HELLO  head: numbers, texts of the surroundings         body: the pickled initializer
+"""
+
+import struct
+
+from procq.outcome import Ended
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Final, TypeAlias
+
+    #: One message: a packet, or the pieces of a frame too big for one: the head, then the body.
+    Frame: TypeAlias = bytes | list[bytes]
+    #: What a decoder reads.
+    Data: TypeAlias = bytes | bytearray | memoryview
+
+#: The biggest frame sent as one packet, in bytes.  A socket of default size (208 KiB) holds at
+#: least two of them, so that a packet sent ahead fits while another is unread; above this the
+#: stream's extra packet (2 us) no longer matters.
+PACKET_MAX: "Final" = 64 * 1024
+
+#: What a worker exits with when it cannot reach its supervisor any more although it lives:
+#: the task closed the worker's descriptors.  An arbitrary number outside of those in common use.
+EXIT_PIPES_LOST: "Final" = 84
+#: What a worker exits with when it could not start; START_FAILED, sent before, says why.
+EXIT_START_FAILED: "Final" = 85
+
+# The first byte of every packet, told apart from what random bytes look like only by its range.
+_HELLO, _TASK, _EXIT, _READY, _START_FAILED, _ENDED, _PROGRESS, _BULK = range(1, 9)
+# 9 is left for log records that travel to the supervisor (contract H4).
+
+#: kind, attempt, fence, length of the id, number of inputs, seq, timeout, length of the call
+_TASK_HEAD = struct.Struct("<BxxxIIIIQdQ")
+#: kind, outcome, flags, fence, seq, started_at, ended_at, cpu_s, peak RSS, retry_after_s, length
+#: of the value, of the class names, of the message, of the traceback
+_ENDED_HEAD = struct.Struct("<BBBxIQdddQdQIII")
+#: kind, worker id, cpus, workers, counts of path, argv and jobs, length of the initializer
+_HELLO_HEAD = struct.Struct("<BxxxIIIIIIQ")
+#: kind, fence, seq, done, total
+_PROGRESS_FRAME = struct.Struct("<BxxxIQdd")
+#: kind, kind of the announced frame, fence, seq, length of its head, of its body
+_BULK_FRAME = struct.Struct("<BBxxIQQQ")
+#: A text's length, before the text.
+_LENGTH = struct.Struct("<I")
+
+_PERMANENT, _TERMINATED, _HAS_VALUE, _HAS_RETRY_AFTER = 1, 2, 4, 8
+# A worker knows no other outcomes: the rest are the supervisor's verdicts.
+_OUTCOMES: "Final" = ("ok", "error")
+_NO_TIMEOUT = -1.0
+
+#: Told to a worker that shall leave.
+EXIT_FRAME: "Final" = bytes([_EXIT])
+#: Said by a worker that can take tasks.
+READY_FRAME: "Final" = bytes([_READY])
+#: How many bytes of a packet tell whose it is, see `whose`.
+IDENTITY_SIZE: "Final" = _TASK_HEAD.size
+
+
+class WireError(Exception):
+    """The other side sent something that is no message."""
+
+
+# --- messages ----------------------------------------------------------------------------------
+
+
+class Hello:
+    """Surroundings for a new worker: the first message down."""
+
+    __slots__ = ("argv", "cpus", "initializer", "jobs", "path", "worker_id", "workers")
+
+    def __init__(
+        self,
+        worker_id: int,
+        *,
+        cpus: int,
+        workers: int,
+        path: "Sequence[str]",
+        argv: "Sequence[str]",
+        jobs: "Mapping[str, str]",
+        initializer: bytes = b"",
+    ) -> None:
+        self.worker_id = worker_id
+        self.cpus = cpus
+        self.workers = workers
+        self.path = path
+        self.argv = argv
+        self.jobs = jobs
+        self.initializer = initializer
+
+
+class Task:
+    """One attempt to run.
+
+    Attributes:
+        seq: The task's number, the same for all its attempts.
+        fence: How often the task was started; with `seq` it names this start alone.
+        attempt: The attempt's number as the task sees it.
+        timeout_s: The longest it may run, or None.
+        task_id: Its id.
+        call: The pickled call.
+        inputs: The pickled results that it takes, in the order of their numbers.
+    """
+
+    __slots__ = ("attempt", "call", "fence", "inputs", "seq", "task_id", "timeout_s")
+
+    def __init__(
+        self,
+        seq: int,
+        fence: int,
+        attempt: int,
+        timeout_s: float | None,
+        task_id: str,
+        call: bytes,
+        inputs: "Sequence[bytes]",
+    ) -> None:
+        self.seq = seq
+        self.fence = fence
+        self.attempt = attempt
+        self.timeout_s = timeout_s
+        self.task_id = task_id
+        self.call = call
+        self.inputs = inputs
+
+
+class Leave:
+    """The worker shall leave."""
+
+    __slots__ = ()
+
+
+class Ready:
+    """The worker can take tasks."""
+
+    __slots__ = ()
+
+
+class StartFailed:
+    """The worker could not start."""
+
+    __slots__ = ("error_type", "message", "traceback")
+
+    def __init__(self, error_type: str, message: str, traceback: str) -> None:
+        self.error_type = error_type
+        self.message = message
+        self.traceback = traceback
+
+
+class Report:
+    """An attempt ended; `seq` and `fence` name it."""
+
+    __slots__ = ("ended", "fence", "seq")
+
+    def __init__(self, seq: int, fence: int, ended: Ended) -> None:
+        self.seq = seq
+        self.fence = fence
+        self.ended = ended
+
+
+class Progress:
+    """A running attempt says how far it is."""
+
+    __slots__ = ("done", "fence", "seq", "total")
+
+    def __init__(self, seq: int, fence: int, done: float, total: float) -> None:
+        self.seq = seq
+        self.fence = fence
+        self.done = done
+        self.total = total
+
+
+class Bulk:
+    """A frame too big for a packet follows on the stream."""
+
+    __slots__ = ("body_size", "fence", "head_size", "kind", "seq")
+
+    def __init__(self, kind: int, fence: int, seq: int, head_size: int, body_size: int) -> None:
+        self.kind = kind
+        self.fence = fence
+        self.seq = seq
+        self.head_size = head_size
+        self.body_size = body_size
+
+
+if TYPE_CHECKING:
+    DownMessage: TypeAlias = Hello | Task | Leave | Bulk
+    UpMessage: TypeAlias = Ready | StartFailed | Report | Progress | Bulk
+
+
+# --- down --------------------------------------------------------------------------------------
+
+
+def pack_hello(hello: Hello) -> "Frame":
+    """Pack the first message down."""
+    head = _HELLO_HEAD.pack(
+        _HELLO, hello.worker_id, hello.cpus, hello.workers,
+        len(hello.path), len(hello.argv), len(hello.jobs), len(hello.initializer),
+    )  # fmt: skip
+    texts = (*hello.path, *hello.argv, *hello.jobs.keys(), *hello.jobs.values())
+    return _frame(b"".join([head, *map(_pack_text, texts)]), [hello.initializer])
+
+
+def pack_task(
+    seq: int,
+    fence: int,
+    attempt: int,
+    timeout_s: float | None,
+    task_id: str,
+    call: bytes,
+    inputs: "Sequence[bytes]" = (),
+) -> "Frame":
+    """Pack one attempt to run; see `Task` for the parts, which come one by one as an object costs 0.3 us."""
+    name = task_id.encode("utf-8", "surrogatepass")
+    head = (
+        _TASK_HEAD.pack(
+            _TASK, attempt, fence, len(name), len(inputs), seq,
+            _NO_TIMEOUT if timeout_s is None else timeout_s, len(call),
+        )
+        + name
+    )  # fmt: skip
+    if inputs:
+        head += struct.pack(f"<{len(inputs)}Q", *map(len, inputs))
+    elif len(head) + len(call) <= PACKET_MAX:
+        return head + call
+    return _frame(head, [call, *inputs])
+
+
+def unpack_down(head: "Data", body: "Data | None" = None) -> "DownMessage":
+    """Read a message of the supervisor.
+
+    Args:
+        head: A packet, or the head of a frame from the stream.
+        body: The body of a frame from the stream.  Then the payloads of the message are
+            views of it, not copies.
+
+    Raises:
+        WireError: It is none.
+    """
+    try:
+        kind = head[0]
+        if kind == _TASK:
+            return _unpack_task(head, body)
+        if kind == _HELLO:
+            return _unpack_hello(head, body)
+        if body is None and kind == _EXIT and len(head) == 1:
+            return Leave()
+        if body is None and kind == _BULK:
+            return Bulk(*_BULK_FRAME.unpack(head)[1:])
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise _malformed(head, str(error)) from error
+    raise _malformed(head, "unknown kind")
+
+
+def whose(packet: "Data") -> tuple[int, int] | None:
+    """Tell `(seq, fence)` of a packet from its first `IDENTITY_SIZE` bytes; None if it holds no task."""
+    if len(packet) >= _TASK_HEAD.size and packet[0] == _TASK:
+        _, _, fence, _, _, seq, _, _ = _TASK_HEAD.unpack_from(packet)
+        return seq, fence
+    if len(packet) >= _BULK_FRAME.size and packet[0] == _BULK and packet[1] == _TASK:
+        _, _, fence, seq, _, _ = _BULK_FRAME.unpack_from(packet)
+        return seq, fence
+    return None
+
+
+def _unpack_task(head: "Data", body: "Data | None") -> Task:
+    _, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _TASK_HEAD.unpack_from(head)
+    start = _TASK_HEAD.size + id_size
+    task_id = str(head[_TASK_HEAD.size : start], "utf-8", "surrogatepass")
+    lengths: tuple[int, ...] = ()
+    if inputs_count:
+        _need(head, start + 8 * inputs_count)
+        lengths = struct.unpack_from(f"<{inputs_count}Q", head, start)
+        start += 8 * inputs_count
+    if body is None:
+        body = head
+    elif len(head) == start:
+        start = 0
+    else:
+        raise _malformed(head, "head of the wrong length")
+    end = start + call_size
+    if len(body) != end + sum(lengths):
+        raise _malformed(head, "body of the wrong length")
+    call = body[start:end]
+    inputs = []
+    for length in lengths:
+        inputs.append(body[end : end + length])
+        end += length
+    return Task(seq, fence, attempt, None if timeout_s < 0 else timeout_s, task_id, call, inputs)  # type: ignore[arg-type]  # views serve as bytes
+
+
+def _unpack_hello(head: "Data", body: "Data | None") -> Hello:
+    _, worker_id, cpus, workers, paths, args, jobs, initializer_size = _HELLO_HEAD.unpack_from(head)
+    # Each text takes at least its length, so a hostile count is seen before anything is built.
+    _need(head, _HELLO_HEAD.size + _LENGTH.size * (paths + args + 2 * jobs))
+    texts, start = _unpack_texts(head, _HELLO_HEAD.size, paths + args + 2 * jobs)
+    if body is None:
+        body = head[start:]
+    elif len(head) != start:
+        raise _malformed(head, "head of the wrong length")
+    if len(body) != initializer_size:
+        raise _malformed(head, "body of the wrong length")
+    names = texts[paths + args :]
+    return Hello(
+        worker_id,
+        cpus=cpus,
+        workers=workers,
+        path=texts[:paths],
+        argv=texts[paths : paths + args],
+        jobs=dict(zip(names[:jobs], names[jobs:], strict=True)),
+        initializer=bytes(body),
+    )
+
+
+# --- up ----------------------------------------------------------------------------------------
+
+
+def pack_ended(seq: int, fence: int, ended: Ended) -> "Frame":
+    """Pack the report on an attempt.
+
+    Its `pid`, `exit_code` and `signal` do not travel: the supervisor knows them.
+    """
+    value = ended.value
+    retry_after_s = ended.retry_after_s
+    flags = (
+        (_PERMANENT if ended.permanent else 0)
+        | (_TERMINATED if ended.terminated else 0)
+        | (0 if value is None else _HAS_VALUE)
+        | (0 if retry_after_s is None else _HAS_RETRY_AFTER)
+    )
+    names, message, traceback = b"", b"", b""
+    if ended.outcome != "ok":
+        names = "\n".join(ended.error_types).encode("utf-8", "backslashreplace")
+        message = ended.message.encode("utf-8", "backslashreplace")
+        traceback = ended.traceback.encode("utf-8", "backslashreplace")
+    head = _ENDED_HEAD.pack(
+        _ENDED, 0 if ended.outcome == "ok" else 1, flags, fence, seq,
+        ended.started_at, ended.ended_at, ended.cpu_s, ended.peak_rss_bytes,
+        0.0 if retry_after_s is None else retry_after_s,
+        0 if value is None else len(value), len(names), len(message), len(traceback),
+    )  # fmt: skip
+    if ended.outcome != "ok":
+        head += names + message + traceback
+    if value is None:
+        value = b""
+    if len(head) + len(value) <= PACKET_MAX:
+        return head + value
+    return [head, value]
+
+
+def pack_start_failed(failed: StartFailed) -> "Frame":
+    """Pack why a worker could not start."""
+    texts = (failed.error_type, failed.message, failed.traceback)
+    return _frame(b"".join([bytes([_START_FAILED]), *map(_pack_text, texts)]), [])
+
+
+def pack_progress(seq: int, fence: int, done: float, total: float) -> bytes:
+    """Pack how far an attempt is.
+
+    Raises:
+        struct.error: `done` or `total` is no number.
+    """
+    return _PROGRESS_FRAME.pack(_PROGRESS, fence, seq, done, total)
+
+
+def unpack_up(head: "Data", body: bytes | None = None) -> "UpMessage":
+    """Read a message of a worker.
+
+    Args:
+        head: A packet, or the head of a frame from the stream.
+        body: The body of a frame from the stream; it becomes the message's value as it is.
+
+    Raises:
+        WireError: It is none.
+    """
+    try:
+        kind = head[0]
+        if kind == _ENDED:
+            return _unpack_ended(head, body)
+        if kind == _START_FAILED and not body:
+            (error_type, message, traceback), end = _unpack_texts(head, 1, 3)
+            if len(head) == end:
+                return StartFailed(error_type, message, traceback)
+        elif body is None and kind == _PROGRESS:
+            _, fence, seq, done, total = _PROGRESS_FRAME.unpack(head)
+            return Progress(seq, fence, done, total)
+        elif body is None and kind == _READY and len(head) == 1:
+            return Ready()
+        elif body is None and kind == _BULK:
+            return Bulk(*_BULK_FRAME.unpack(head)[1:])
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise _malformed(head, str(error)) from error
+    raise _malformed(head, "unknown kind")
+
+
+def _unpack_ended(head: "Data", body: bytes | None) -> Report:
+    (
+        _, outcome, flags, fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, retry_after_s,
+        value_size, names_size, message_size, traceback_size,
+    ) = _ENDED_HEAD.unpack_from(head)  # fmt: skip
+    names: tuple[str, ...] = ()
+    message = traceback = ""
+    start = _ENDED_HEAD.size
+    if outcome:
+        names_end = start + names_size
+        message_end = names_end + message_size
+        _need(head, message_end + traceback_size)
+        # A task's words may hold anything; they are for reading only, so they never fail.
+        names = tuple(str(head[start:names_end], "utf-8", "replace").splitlines())
+        message = str(head[names_end:message_end], "utf-8", "replace")
+        start = message_end + traceback_size
+        traceback = str(head[message_end:start], "utf-8", "replace")
+    if body is None:
+        body = bytes(head[start:])
+    elif len(head) != start:
+        raise _malformed(head, "head of the wrong length")
+    # Comparisons that NaN fails, for the scheduler's heaps rely on an order among numbers.
+    if (
+        len(body) != value_size
+        or outcome >= len(_OUTCOMES)
+        or not started_at <= ended_at
+        or not 0.0 <= retry_after_s < float("inf")
+        or not (flags & _HAS_VALUE or (outcome and not body))
+    ):
+        raise _malformed(head, "parts that do not fit together")
+    return Report(
+        seq,
+        fence,
+        Ended(
+            _OUTCOMES[outcome],
+            started_at,
+            ended_at,
+            value=body if flags & _HAS_VALUE else None,
+            error_types=names,
+            message=message,
+            traceback=traceback,
+            permanent=bool(flags & _PERMANENT),
+            retry_after_s=retry_after_s if flags & _HAS_RETRY_AFTER else None,
+            terminated=bool(flags & _TERMINATED),
+            cpu_s=cpu_s,
+            peak_rss_bytes=peak_rss_bytes,
+        ),
+    )
+
+
+# --- both --------------------------------------------------------------------------------------
+
+
+def announce(frame: "Sequence[bytes]") -> bytes:
+    """Pack the packet that announces a frame on the stream."""
+    head = frame[0]
+    seq = fence = 0
+    if head[0] == _TASK:
+        _, _, fence, _, _, seq, _, _ = _TASK_HEAD.unpack_from(head)
+    return _BULK_FRAME.pack(_BULK, head[0], fence, seq, len(head), sum(map(len, frame)) - len(head))
+
+
+def _frame(head: bytes, body: "list[bytes]") -> "Frame":
+    """Join what fits into one packet."""
+    if len(head) + sum(map(len, body)) <= PACKET_MAX:
+        return b"".join([head, *body])
+    return [head, *body]
+
+
+def _pack_text(text: str) -> bytes:
+    # `surrogatepass`: paths and arguments that are not UTF-8 hold lone surrogates.
+    data = text.encode("utf-8", "surrogatepass")
+    return _LENGTH.pack(len(data)) + data
+
+
+def _unpack_texts(data: "Data", start: int, count: int) -> tuple[list[str], int]:
+    """Read texts and return them with where they end."""
+    texts = []
+    for _ in range(count):
+        (size,) = _LENGTH.unpack_from(data, start)
+        start += _LENGTH.size
+        _need(data, start + size)
+        texts.append(str(data[start : start + size], "utf-8", "surrogatepass"))
+        start += size
+    return texts, start
+
+
+def _need(data: "Data", size: int) -> None:
+    """Refuse lengths that the data cannot have, before anything of such a length is made."""
+    if len(data) < size:
+        raise _malformed(data, f"{size} bytes announced")
+
+
+def _malformed(data: "Data", why: str) -> WireError:
+    return WireError(f"no message: {why}; {len(data)} bytes, beginning with {bytes(data[:16])!r}")

@@ -1,0 +1,230 @@
+"""The worker: a fresh interpreter that runs one attempt after the other (contract H, DESIGN 5).
+
+Decides nothing: it runs what it is sent and reports how that ended.  Two rules.  Whatever a
+task does, either its report or this process's death reaches the supervisor, never neither.
+And start-up is lean (H2): C modules instead of their Python wrappers (`_signal` for `signal`
+saves 3 ms, `_socket` for `socket` 5), nothing of the supervisor's side, heavy imports when a task needs
+them.
+"""
+
+import os
+import resource
+import select
+import sys
+import time
+from functools import partial
+
+from procq import payload
+from procq.engine import attempt
+from procq.engine.local import wire
+from procq.engine.local.transport import WorkerEnd
+from procq.inside import Context, Terminated, enter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal  # the C module has no stubs
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import Final
+else:
+    import _signal
+
+#: Seconds between two progress packets of an attempt; what is said in between is dropped.
+#: A display is redrawn at about this pace, and a loop that reports each step costs nobody much.
+PROGRESS_EVERY_S: "Final" = 0.1
+#: `ru_maxrss` counts kibibytes, except where it counts bytes.
+_RSS_UNIT: "Final" = 1 if sys.platform == "darwin" else 1024
+
+
+def main(argv: "Sequence[str]") -> None:
+    """Be a worker until told to leave.
+
+    Args:
+        argv: The descriptors: tasks, results, stream, dead man's switch.
+    """
+    tasks_fd, results_fd, stream_fd, switch_fd = map(int, argv)
+    arm(switch_fd)
+    end = WorkerEnd(tasks_fd, results_fd, stream_fd)
+    worker = Worker(end)
+    worker.take_signals()
+    status = 0
+    try:
+        if worker.start():
+            worker.serve()
+        else:
+            status = wire.EXIT_START_FAILED
+    except OSError:
+        # Without its pipes a worker is of no use, and its supervisor must not wait for it.
+        os._exit(wire.EXIT_PIPES_LOST)
+    finally:
+        # From here on the interpreter ends: a SIGTERM simply ends it sooner.
+        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+        end.let_go()
+    sys.exit(status)
+
+
+# --- the dead man's switch ---------------------------------------------------------------------
+
+
+def arm(switch_fd: int) -> None:
+    """Let this process group be killed when the supervisor is gone (contract G5).
+
+    The descriptor is the read end of a pipe whose only write end is in the supervisor.  The
+    kernel closes that with the supervisor, whatever ended it, and then sends the signal that
+    is asked for here: no code of ours has to run, so it works under C code that never returns.
+    """
+    import fcntl  # noqa: PLC0415 - not needed again
+
+    os.set_inheritable(switch_fd, False)  # noqa: FBT003 - positional only
+    if hasattr(fcntl, "F_SETSIG"):
+        # The whole group, which is this process's own: it leads its session.
+        fcntl.fcntl(switch_fd, fcntl.F_SETOWN, -os.getpgid(0))
+        fcntl.fcntl(switch_fd, fcntl.F_SETSIG, _signal.SIGKILL)
+        fcntl.fcntl(switch_fd, fcntl.F_SETFL, fcntl.fcntl(switch_fd, fcntl.F_GETFL) | os.O_ASYNC)
+        # The supervisor may have died before the switch was armed: then nothing is signalled any more.
+        poll = select.poll()
+        poll.register(switch_fd, 0)
+        if poll.poll(0):
+            os._exit(wire.EXIT_PIPES_LOST)
+    else:
+        import _thread  # noqa: PLC0415 - only where the kernel cannot do it
+
+        _thread.start_new_thread(watch, (switch_fd,))
+
+
+def watch(switch_fd: int) -> None:
+    """Wait for the supervisor's end, and kill this process group: where the kernel does not.
+
+    Weaker: C code that holds the interpreter lock stops it.
+    """
+    os.read(switch_fd, 1)  # nobody ever writes: it returns when the write end is closed
+    os.killpg(0, _signal.SIGKILL)
+
+
+# --- the worker --------------------------------------------------------------------------------
+
+
+class Worker:
+    """What this process knows of itself."""
+
+    __slots__ = ("_cpu_s", "_end", "_gate", "_on_sigterm", "_pid", "_progress_due", "_running")
+
+    def __init__(self, end: WorkerEnd) -> None:
+        self._end = end
+        self._gate = attempt.Gate()
+        #: One object for good: `self._terminate` is a new one each time, and could not be recognised.
+        self._on_sigterm = self._terminate
+        self._pid = os.getpid()
+        #: CPU seconds used when the last attempt ended.
+        self._cpu_s = 0.0
+        #: (seq, fence) of the running attempt; None between attempts.
+        self._running: tuple[int, int] | None = None
+        #: When the running attempt may report progress again.
+        self._progress_due = 0.0
+
+    def take_signals(self) -> None:
+        """Ignore SIGINT (it is the supervisor's), answer SIGTERM, and let nothing be blocked."""
+        # The thread that started us may have had signals blocked, which a new program inherits.
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+        _signal.signal(_signal.SIGTERM, self._on_sigterm)
+
+    def _terminate(self, signum: int, frame: "FrameType | None") -> None:  # noqa: ARG002 - a signal handler's
+        if self._gate.may_fire():
+            raise Terminated
+        if self._running is None:
+            raise SystemExit
+        # Else the attempt's report is being made: that is quick, and more welcome than an exit.
+
+    # --- start-up ---
+
+    def start(self) -> bool:
+        """Take over the supervisor's surroundings and say READY.
+
+        Returns:
+            False if that failed; the supervisor knows why.
+        """
+        hello = self._end.receive()
+        if not isinstance(hello, wire.Hello):
+            return False  # told to leave before the first word
+        sys.path[:] = hello.path
+        sys.argv[:] = hello.argv
+        try:
+            # Always: it is also how the rest of procq knows that this process is a worker.
+            from procq import loader  # noqa: PLC0415 - after sys.path is the supervisor's
+
+            loader.install(hello.jobs)
+            if hello.initializer:
+                fn, args, kwargs = payload.load_call(hello.initializer, ())
+                fn(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - an initializer is the user's code (D11)
+            flush_streams()
+            self._end.send(wire.pack_start_failed(wire.StartFailed(*attempt.describe(error))))
+            return False
+        self._cpu_s = cpu_and_peak()[0]
+        self._end.send(wire.READY_FRAME)
+        return True
+
+    # --- attempts ---
+
+    def serve(self) -> None:
+        """Run attempts until told to leave, or until the supervisor closes the pipe."""
+        receive = self._end.receive
+        send = self._end.send
+        while True:
+            task = receive()
+            if not isinstance(task, wire.Task):
+                return
+            send(self._run(task))
+            self._running = None
+            del task  # else its inputs stay in memory while the worker waits
+
+    def _run(self, task: wire.Task) -> "wire.Frame":
+        """Run one attempt and pack the report."""
+        seq, fence, timeout_s = task.seq, task.fence, task.timeout_s
+        self._running = running = (seq, fence)
+        self._progress_due = 0.0
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        before = enter(Context(task.task_id, task.attempt, deadline, partial(self._progress, running)))
+        ended = attempt.run(task.call, task.inputs, gate=self._gate)
+        enter(before)
+        if os.getpid() != self._pid:
+            # The task forked, and this is the child coming home: the report is its parent's.
+            os._exit(0)
+        if _signal.getsignal(_signal.SIGTERM) is not self._on_sigterm:
+            _signal.signal(_signal.SIGTERM, self._on_sigterm)
+        if _signal.getsignal(_signal.SIGINT) is not _signal.SIG_IGN:
+            _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+        flush_streams()
+        cpu_s, ended.peak_rss_bytes = cpu_and_peak()
+        ended.cpu_s = cpu_s - self._cpu_s
+        self._cpu_s = cpu_s
+        return wire.pack_ended(seq, fence, ended)
+
+    def _progress(self, attempt_of: tuple[int, int], done: float, total: float) -> None:
+        """Tell the supervisor how far the attempt is, unless it just was told."""
+        # By identity: a thread that outlives its attempt speaks for nobody any more.
+        if self._running is not attempt_of:
+            return
+        now = time.monotonic()
+        if now < self._progress_due:
+            return
+        packet = wire.pack_progress(*attempt_of, done, total)
+        self._progress_due = now + PROGRESS_EVERY_S
+        self._end.send_if_room(packet)
+
+
+def cpu_and_peak() -> tuple[float, int]:
+    """Return CPU seconds used by this process so far, and its highest resident memory in bytes."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * _RSS_UNIT
+
+
+def flush_streams() -> None:
+    """Let what the task printed appear before its outcome does."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except BaseException:  # noqa: BLE001, S110 - closed, its reader gone, or a task's own object
+            pass
