@@ -1,0 +1,88 @@
+"""What the command line's tests share: jobs files in a folder of their own, and the command itself."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from procq import loader
+
+ROOT = Path(__file__).parents[2]
+#: Far more than any command here takes; a hung one fails its test, not the session.
+LIMIT_S = 30
+
+
+class Finished(NamedTuple):
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Finished]
+Write = Callable[..., Path]
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment for a command: this tree's procq, and nothing that colours."""
+    hidden = {"NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"}
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    return kept | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "TERM": "xterm", "COLUMNS": "200"}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a jobs file: `write(text)` or `write(text, name)`; the text may be indented."""
+
+    def write_file(text: str, name: str = "jobs.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def procq(tmp_path: Path) -> Run:
+    """Run `procq ARGUMENTS` in the folder of the jobs files, its streams in pipes, to its end."""
+
+    def run(*arguments: str, **environment: str) -> Finished:
+        return python(tmp_path, "-m", "procq", *arguments, **environment)
+
+    return run
+
+
+def python(cwd: Path, *arguments: str, **environment: str) -> Finished:
+    """Run this interpreter in a folder, its streams in pipes, to its end."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=child_environment() | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def fresh_loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the test a process in which no jobs file was ever loaded, and clean up after it."""
+    monkeypatch.setattr(loader, "_REGISTRY", loader._Registry())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("procq_jobs_", "made_here")):
+            del sys.modules[name]
