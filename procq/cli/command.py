@@ -1,0 +1,151 @@
+"""The commands themselves: reads the line, calls what does the work, and turns its end into a code.
+
+This is the one place that shows errors of use and bugs, so that they look alike everywhere:
+`procq: error: WHAT`, where, `hint: DO THIS`.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from procq.cli.exits import CommandLineError, Exit
+from procq.cli.terminal import standard_error
+from procq.errors import ProcqError
+
+if TYPE_CHECKING:
+    from procq.cli.entry import Entry
+
+_BUG: Final = "this is a bug in procq; please report it with the lines above"
+
+
+def console(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the entry point of the `procq` script.
+
+    Args:
+        argv: The arguments, without the program's name; default: those of the process.
+
+    Returns:
+        The exit code, one of `Exit`.  A run that was interrupted does not return: the process
+        dies by the signal.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return _shielded(lambda: _dispatch(arguments))
+
+
+def main(jobs: "Entry", argv: Sequence[str] | None = None) -> NoReturn:
+    """Give a script the flags of `procq run`, for the tasks that `jobs` lists; then exit.
+
+    Call it at the end of the script, under `if __name__ == "__main__":`, so that `procq run` can
+    load the same file.  The functions of the script travel to the workers by reference: the file
+    is loaded once more under a name of its own, as `procq run` loads it.
+
+    Args:
+        jobs: The entry: a function of the script, its parameters set with `-p NAME=VALUE`, that
+            returns the tasks to run.
+        argv: The arguments, without the program's name; default: those of the process.
+
+    Raises:
+        JobsFileError: It is reached inside a worker, or while a jobs file is being loaded.
+        SystemExit: Always otherwise, with the exit code.
+    """
+    from procq.cli.script import refuse_while_loading, script_entry  # noqa: PLC0415 - keeps `import procq` light
+
+    refuse_while_loading()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(_shielded(lambda: _run_script(lambda: script_entry(jobs), arguments)))
+
+
+def _dispatch(arguments: list[str]) -> int:
+    """Run the command that the arguments name."""
+    from procq.cli.parser import check_command  # noqa: PLC0415
+
+    if not arguments or arguments[0].startswith("-"):
+        return _without_command(arguments)
+    command, *rest = arguments
+    check_command(command)
+    return _run_file(rest) if command == "run" else _version(rest)
+
+
+def _without_command(arguments: list[str]) -> int:
+    """Do what `procq` does without a command: its help, its version, or an error."""
+    from procq.cli.parser import command_parser  # noqa: PLC0415
+
+    parser = command_parser()
+    if parser.parse_args(arguments).version:
+        return _version([])
+    raise CommandLineError("no command given", hint="procq run FILE; procq --help lists the commands")
+
+
+def _version(rest: list[str]) -> int:
+    """Print the version."""
+    import platform  # noqa: PLC0415
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    from procq.cli.parser import version_parser  # noqa: PLC0415
+
+    version_parser().parse_args(rest)
+    try:
+        number = version("procq")
+    except PackageNotFoundError:  # run from a source tree
+        number = "(not installed)"
+    sys.stdout.write(f"procq {number} on Python {platform.python_version()}\n")
+    return Exit.OK
+
+
+def _run_file(rest: list[str]) -> int:
+    """Run a jobs file."""
+    from procq.cli.parser import run_parser, settings_from  # noqa: PLC0415
+
+    parsed = run_parser().parse_args(rest)
+    settings = settings_from(parsed)
+    from procq.cli.entry import Target  # noqa: PLC0415 - after the flags are known to be right
+    from procq.cli.run import run_target  # noqa: PLC0415
+
+    return run_target(Target.read(parsed.target, is_module=parsed.is_module), settings)
+
+
+def _run_script(entry: "Callable[[], tuple[Entry, str]]", arguments: list[str]) -> int:
+    """Run the entry of a script."""
+    from pathlib import Path  # noqa: PLC0415
+
+    from procq.cli.parser import run_parser, settings_from  # noqa: PLC0415
+
+    prog = f"python {Path(sys.argv[0]).name}"
+    settings = settings_from(run_parser(prog, with_target=False).parse_args(arguments))
+    from procq.cli.run import run_entry  # noqa: PLC0415
+
+    return run_entry(entry, settings, command=prog)
+
+
+def _shielded(body: Callable[[], int]) -> int:
+    """Call `body`, and turn whatever it raises into words and an exit code."""
+    try:
+        return int(body())
+    except CommandLineError as error:
+        return _refused(error, Exit.USAGE)
+    except ProcqError as error:
+        return _refused(error, Exit.JOBS_FILE)
+    except KeyboardInterrupt:
+        import signal  # noqa: PLC0415
+
+        from procq.cli.signals import die_by  # noqa: PLC0415
+
+        standard_error().line("interrupted; nothing was started")
+        return die_by(signal.SIGINT)
+    except Exception:  # noqa: BLE001 - the outermost place: what comes here is a bug, and must be told as one
+        import traceback  # noqa: PLC0415
+
+        for line in traceback.format_exc().splitlines():
+            standard_error().line(line)
+        standard_error().line(f"procq: {_BUG}")
+        return Exit.BUG
+
+
+def _refused(error: ProcqError, code: Exit) -> int:
+    """Say what is wrong."""
+    first, *more = str(error).splitlines()
+    terminal = standard_error()
+    terminal.line(("bad", "procq: error:"), f" {first}")
+    for line in more:
+        terminal.line(line)
+    return code

@@ -1,0 +1,84 @@
+"""The words of a run: its first line, a failure as it happens, and the closing block.
+
+Returns lines as parts for `Terminal.line` and writes nothing.  "skipped" is how people see
+CANCELLED with `DependencyFailed`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+from procq.cli.ending import Ending, trimmed
+from procq.cli.tally import Tally
+from procq.cli.terminal import Part
+from procq.units import format_seconds
+
+Verdict = Literal["ok", "FAILED", "stopped at the deadline", "interrupted"]
+Line = tuple[Part, ...]
+
+#: How many failed tasks and origins of skipped ones the closing block names; a screen or two.
+_NAMED: Final = 50
+
+
+def start_line(command: str, *, given: Mapping[str, str], workers: int) -> Line:
+    """Return the first line: what runs, with which parameters, on how many workers."""
+    parts = [command, *(f"{name}={value}" for name, value in given.items()), _count(workers, "worker")]
+    return ("  ".join(parts),)
+
+
+def failure_lines(ending: Ending, *, full: bool) -> Iterator[Line]:
+    """Yield the lines for a task that just failed: one, and its traceback.
+
+    Args:
+        ending: The failed task.
+        full: Whether to show frames that are not the user's.
+    """
+    yield (
+        ("bad", "x failed"),
+        f"  {ending.label}  attempt {ending.attempts}/{ending.max_attempts}  {ending.error}   {ending.where}",
+    )
+    lines = ending.traceback.rstrip().splitlines() if full else trimmed(ending.traceback)
+    for line in lines:
+        yield (("dim", f"    {line}"),)
+
+
+def closing_lines(tally: Tally, *, verdict: Verdict, elapsed_s: float) -> Iterator[Line]:
+    """Yield the closing block: the counts, then each task that failed and what that made be skipped."""
+    yield (
+        ("good" if verdict == "ok" else "bad", verdict),
+        f" {_preposition(verdict)} {format_seconds(elapsed_s)}: {_counts(tally)}",
+    )
+    for ending in tally.failures[:_NAMED]:
+        attempts = f"  {_count(ending.attempts, 'attempt')}" if ending.attempts > 1 else ""
+        yield (("bad", "  failed"), f"   {ending.label}{attempts}  {ending.error}   {ending.where}")
+    if len(tally.failures) > _NAMED:
+        yield (("bad", "  failed"), f"   and {_count(len(tally.failures) - _NAMED, 'more task')}")
+    labels = {ending.task_id: ending.label for ending in tally.failures}
+    for origin, number in tally.skipped.most_common(_NAMED):
+        yield (("warn", "  skipped"), f"  {_count(number, 'task')} after {labels.get(origin, origin)}")
+    if len(tally.skipped) > _NAMED:
+        rest = tally.skipped.total() - sum(number for _, number in tally.skipped.most_common(_NAMED))
+        yield (("warn", "  skipped"), f"  {_count(rest, 'task')} after others")
+
+
+def _preposition(verdict: Verdict) -> str:
+    """Return the word between a verdict and a duration."""
+    return "in" if verdict in {"ok", "FAILED"} else "after"
+
+
+def _counts(tally: Tally) -> str:
+    """Return "1199 ok (4 after retries), 2 failed, 3 skipped, 0 cancelled"."""
+    parts = [f"{tally.ok} ok" + (f" ({tally.retried} after retries)" if tally.retried else "")]
+    if tally.went_wrong:
+        parts += [
+            f"{len(tally.failures)} failed",
+            f"{tally.skipped.total()} skipped",
+            f"{tally.cancelled} cancelled",
+        ]
+    if tally.unneeded:
+        parts.append(f"{tally.unneeded} not needed")
+    return ", ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    """Return "1 task", "3 tasks"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

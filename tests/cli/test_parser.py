@@ -1,0 +1,135 @@
+"""Flags mean what the documents say, and a wrong one is told with what would be right."""
+
+from datetime import datetime
+
+import pytest
+
+from procq.cli.exits import CommandLineError
+from procq.cli.parser import COMMANDS, Workers, check_command, deadline_s, run_parser, settings_from
+
+
+def settings(*flags: str) -> object:
+    """Return the settings that flags stand for."""
+    return settings_from(run_parser().parse_args(["jobs.py", *flags]))
+
+
+def refusal(*flags: str) -> CommandLineError:
+    """Give wrong flags, and return the error."""
+    with pytest.raises(CommandLineError) as caught:
+        settings(*flags)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        ([], "workers", Workers()),
+        (["-j", "3"], "workers", Workers(count=3)),
+        (["--workers=50%"], "workers", Workers(percent=50)),
+        (["-j", "auto"], "workers", Workers()),
+        (["-p", "a=1", "-p", "b=x=y"], "params", ("a=1", "b=x=y")),
+        ([], "max_attempts", None),
+        (["--max-attempts", "3"], "max_attempts", 3),
+        ([], "timeout_s", None),
+        (["--timeout", "1m30s"], "timeout_s", 90.0),
+        (["--deadline", "2h"], "deadline_s", 7200.0),
+        ([], "stop_at_failure", False),
+        (["-x"], "stop_at_failure", True),
+        (["-k"], "stop_at_failure", False),
+        ([], "stop_timeout_s", None),
+        (["--stop-timeout", "0"], "stop_timeout_s", 0.0),
+        ([], "kill_grace_s", 1.0),
+        (["--kill-grace", "250ms"], "kill_grace_s", 0.25),
+        ([], "verbosity", 0),
+        (["-q"], "verbosity", -1),
+        (["-v"], "verbosity", 1),
+        ([], "color", "auto"),
+        (["--color", "never"], "color", "never"),
+        (["--progress", "off"], "progress", "off"),
+        (["--interval", "5s"], "interval_s", 5.0),
+        (["--allow-empty"], "allow_empty", True),
+        (["--lookahead", "10"], "lookahead", 10),
+        (["--results", "out.jsonl"], "results", "out.jsonl"),
+    ],
+)
+def test_a_flag_sets_its_setting(flags: list[str], name: str, value: object) -> None:
+    assert getattr(settings(*flags), name) == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (["-j", "0"], "-j 0: expected a number of at least 1, a share like 50%, or auto"),
+        (["-j", "many"], "-j many: expected a number of at least 1, a share like 50%, or auto"),
+        (["-j", "0%"], "-j 0%: expected a number of at least 1, a share like 50%, or auto"),
+        (["--max-attempts", "0"], "--max-attempts=0: must be a whole number of at least 1"),
+        (["--lookahead", "-3"], "--lookahead=-3: must be a whole number of at least 1"),
+        (["--timeout", "5 minuts"], '--timeout="5 minuts": can\'t read this duration'),
+        (["--timeout", "0"], "--timeout=0: must be longer than 0"),
+        (["--kill-grace", "soon"], '--kill-grace="soon": can\'t read this duration'),
+        (["--deadline", "25:00"], '--deadline="25:00": neither a duration nor a time of day'),
+        (["-x", "-k"], "-k: not allowed with argument -x"),
+        (["-p"], "-p: expected one argument"),
+        (["--nope"], "unknown argument: --nope"),
+        (["more.py"], "unknown argument: more.py"),
+        (["--time", "3"], "unknown argument: --time"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_its_value(flags: list[str], what: str) -> None:
+    assert refusal(*flags).what == what
+
+
+def test_a_misspelt_flag_is_told_the_closest() -> None:
+    assert refusal("--timeot=3").hint.startswith("did you mean `--timeout`?")
+
+
+def test_a_script_needs_no_target() -> None:
+    parsed = run_parser("python jobs.py", with_target=False).parse_args(["-j", "2"])
+
+    assert settings_from(parsed).workers == Workers(count=2)
+
+
+@pytest.mark.parametrize(
+    ("workers", "usable", "number"),
+    [
+        (Workers(), 8, 8),
+        (Workers(count=20), 8, 20),
+        (Workers(percent=50), 8, 4),
+        (Workers(percent=150), 8, 12),
+        (Workers(percent=1), 8, 1),
+    ],
+)
+def test_workers_are_a_number_or_a_share_of_the_cpus(workers: Workers, usable: int, number: int) -> None:
+    assert workers.resolve(usable) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90.0), ("12", 12.0), ("06:30", 1800.0), ("6:30", 1800.0), ("06:00", 86400.0), ("05:59", 86340.0)],
+)
+def test_a_deadline_is_a_duration_or_the_next_time_the_clock_shows_it(text: str, seconds: float) -> None:
+    six = datetime.fromisoformat("2026-07-15T06:00:00").astimezone()
+
+    assert deadline_s(text, six) == seconds
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("rnu", "did you mean `procq run`?"),
+        ("vershon", "did you mean `procq version`?"),
+        ("jobs.py", "did you mean `procq run jobs.py`?"),
+        ("etl.py:nightly", "did you mean `procq run etl.py:nightly`?"),
+        ("zzz", "commands are run, version"),
+    ],
+)
+def test_a_misspelt_command_is_told_the_closest(command: str, hint: str) -> None:
+    with pytest.raises(CommandLineError) as caught:
+        check_command(command)
+
+    assert (caught.value.what, caught.value.hint) == (f"no such command: {command}", hint)
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_a_known_command_is_none_of_that(command: str) -> None:
+    check_command(command)
