@@ -1,0 +1,7 @@
+"""`python -m procq`: the same as the command `procq`."""
+
+import sys
+
+from procq.cli import console
+
+sys.exit(console())
