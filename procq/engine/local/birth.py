@@ -190,13 +190,12 @@ class WorkerProcess:
         Returns:
             How many are known.
         """
-        import psutil  # noqa: PLC0415 - 20 ms, for the first kill only
+        if self._is_ours():  # else the number may be another's by now, and with it the children
+            import psutil  # noqa: PLC0415 - 20 ms, for the first kill only
 
-        try:
-            found = psutil.Process(self.pid).children(recursive=True)
-        except psutil.Error:  # it is dead
-            found = []
-        self._descendants += [process for process in found if process not in self._descendants]
+            with contextlib.suppress(psutil.Error):  # it is dying
+                found = psutil.Process(self.pid).children(recursive=True)
+                self._descendants += [process for process in found if process not in self._descendants]
         return len(self._descendants)
 
     def kill(self) -> None:

@@ -128,7 +128,7 @@ class Channel:
         """Whether an announced frame is still being read: call `receive_bulk` when the stream is readable."""
         return self._incoming is not None
 
-    def send(self, frame: "wire.Frame") -> bool:
+    def send(self, frame: wire.Frame) -> bool:
         """Send a message to the worker; never blocks.
 
         A frame too big for a packet is announced and then written by `flush`; it is meant for
@@ -204,7 +204,7 @@ class Channel:
             if identity is not None:
                 return identity
 
-    def receive(self) -> "wire.UpMessage | None":
+    def receive(self) -> wire.UpMessage | None:
         """Read the next message of the worker; never blocks.
 
         While an announced frame is being read this is `receive_bulk`, so messages keep their order.
@@ -232,7 +232,7 @@ class Channel:
             return self.receive_bulk()
         return message
 
-    def receive_bulk(self) -> "wire.UpMessage | None":
+    def receive_bulk(self) -> wire.UpMessage | None:
         """Read more of an announced frame; never blocks.
 
         Returns:
@@ -322,7 +322,7 @@ class WorkerEnd:
         self._recv_task = self._tasks.recv
         self._send_result = self._results.send
 
-    def receive(self) -> "wire.DownMessage":
+    def receive(self) -> wire.DownMessage:
         """Wait for the next message; the end of the socket is a `Leave`.
 
         Raises:
@@ -338,7 +338,7 @@ class WorkerEnd:
             return wire.unpack_down(head, memoryview(self._read(message.body_size)))
         return message
 
-    def send(self, frame: "wire.Frame") -> None:
+    def send(self, frame: wire.Frame) -> None:
         """Send a message, however long it takes.
 
         Raises:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Final, TypeAlias
 
-    #: One message: a packet, or the pieces of a frame too big for one: the head, then the body.
-    Frame: TypeAlias = bytes | list[bytes]
-    #: What a decoder reads.
-    Data: TypeAlias = bytes | bytearray | memoryview
+
+#: One message: a packet, or the pieces of a frame too big for one: the head, then the body.
+Frame: "TypeAlias" = bytes | list[bytes]
+#: What a decoder reads.
+Data: "TypeAlias" = bytes | bytearray | memoryview
 
 #: The biggest frame sent as one packet, in bytes.  A socket of default size (208 KiB) holds at
 #: least two of them, so that a packet sent ahead fits while another is unread; above this the
@@ -44,8 +45,9 @@ _HELLO, _TASK, _EXIT, _READY, _START_FAILED, _ENDED, _PROGRESS, _BULK = range(1,
 
 #: kind, attempt, fence, length of the id, number of inputs, seq, timeout, length of the call
 _TASK_HEAD = struct.Struct("<BxxxIIIIQdQ")
-#: kind, outcome, flags, fence, seq, started_at, ended_at, cpu_s, peak RSS, retry_after_s, length
-#: of the value, of the class names, of the message, of the traceback
+#: kind, outcome (0 ok, 1 error: the others are the supervisor's verdicts), flags, fence, seq,
+#: started_at, ended_at, cpu_s, peak RSS, retry_after_s, lengths of the value, of the class names, of
+#: the message, of the traceback
 _ENDED_HEAD = struct.Struct("<BBBxIQdddQdQIII")
 #: kind, worker id, cpus, workers, counts of path, argv and jobs, length of the initializer
 _HELLO_HEAD = struct.Struct("<BxxxIIIIIIQ")
@@ -56,9 +58,14 @@ _BULK_FRAME = struct.Struct("<BBxxIQQQ")
 #: A text's length, before the text.
 _LENGTH = struct.Struct("<I")
 
+# The hottest calls, bound once.
+_unpack_task_head = _TASK_HEAD.unpack_from
+_unpack_ended_head = _ENDED_HEAD.unpack_from
+_TASK_HEAD_SIZE: "Final" = _TASK_HEAD.size
+_ENDED_HEAD_SIZE: "Final" = _ENDED_HEAD.size
+
+_INFINITY: "Final" = float("inf")
 _PERMANENT, _TERMINATED, _HAS_VALUE, _HAS_RETRY_AFTER = 1, 2, 4, 8
-# A worker knows no other outcomes: the rest are the supervisor's verdicts.
-_OUTCOMES: "Final" = ("ok", "error")
 _NO_TIMEOUT = -1.0
 
 #: Told to a worker that shall leave.
@@ -194,15 +201,15 @@ class Bulk:
         self.body_size = body_size
 
 
-if TYPE_CHECKING:
-    DownMessage: TypeAlias = Hello | Task | Leave | Bulk
-    UpMessage: TypeAlias = Ready | StartFailed | Report | Progress | Bulk
+#: What goes down to a worker, and what comes up from it.
+DownMessage: "TypeAlias" = Hello | Task | Leave | Bulk
+UpMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Bulk
 
 
 # --- down --------------------------------------------------------------------------------------
 
 
-def pack_hello(hello: Hello) -> "Frame":
+def pack_hello(hello: Hello) -> Frame:
     """Pack the first message down."""
     head = _HELLO_HEAD.pack(
         _HELLO, hello.worker_id, hello.cpus, hello.workers,
@@ -220,7 +227,7 @@ def pack_task(
     task_id: str,
     call: bytes,
     inputs: "Sequence[bytes]" = (),
-) -> "Frame":
+) -> Frame:
     """Pack one attempt to run; see `Task` for the parts, which come one by one as an object costs 0.3 us."""
     name = task_id.encode("utf-8", "surrogatepass")
     head = (
@@ -237,7 +244,7 @@ def pack_task(
     return _frame(head, [call, *inputs])
 
 
-def unpack_down(head: "Data", body: "Data | None" = None) -> "DownMessage":
+def unpack_down(head: Data, body: Data | None = None) -> DownMessage:
     """Read a message of the supervisor.
 
     Args:
@@ -263,7 +270,7 @@ def unpack_down(head: "Data", body: "Data | None" = None) -> "DownMessage":
     raise _malformed(head, "unknown kind")
 
 
-def whose(packet: "Data") -> tuple[int, int] | None:
+def whose(packet: Data) -> tuple[int, int] | None:
     """Tell `(seq, fence)` of a packet from its first `IDENTITY_SIZE` bytes; None if it holds no task."""
     if len(packet) >= _TASK_HEAD.size and packet[0] == _TASK:
         _, _, fence, _, _, seq, _, _ = _TASK_HEAD.unpack_from(packet)
@@ -274,10 +281,10 @@ def whose(packet: "Data") -> tuple[int, int] | None:
     return None
 
 
-def _unpack_task(head: "Data", body: "Data | None") -> Task:
-    _, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _TASK_HEAD.unpack_from(head)
-    start = _TASK_HEAD.size + id_size
-    task_id = str(head[_TASK_HEAD.size : start], "utf-8", "surrogatepass")
+def _unpack_task(head: Data, body: Data | None) -> Task:
+    _, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _unpack_task_head(head)
+    start = _TASK_HEAD_SIZE + id_size
+    task_id = str(head[_TASK_HEAD_SIZE:start], "utf-8", "surrogatepass")
     lengths: tuple[int, ...] = ()
     if inputs_count:
         _need(head, start + 8 * inputs_count)
@@ -290,7 +297,7 @@ def _unpack_task(head: "Data", body: "Data | None") -> Task:
     else:
         raise _malformed(head, "head of the wrong length")
     end = start + call_size
-    if len(body) != end + sum(lengths):
+    if len(body) != (end + sum(lengths) if lengths else end):
         raise _malformed(head, "body of the wrong length")
     call = body[start:end]
     inputs = []
@@ -300,7 +307,7 @@ def _unpack_task(head: "Data", body: "Data | None") -> Task:
     return Task(seq, fence, attempt, None if timeout_s < 0 else timeout_s, task_id, call, inputs)  # type: ignore[arg-type]  # views serve as bytes
 
 
-def _unpack_hello(head: "Data", body: "Data | None") -> Hello:
+def _unpack_hello(head: Data, body: Data | None) -> Hello:
     _, worker_id, cpus, workers, paths, args, jobs, initializer_size = _HELLO_HEAD.unpack_from(head)
     # Each text takes at least its length, so a hostile count is seen before anything is built.
     _need(head, _HELLO_HEAD.size + _LENGTH.size * (paths + args + 2 * jobs))
@@ -326,7 +333,7 @@ def _unpack_hello(head: "Data", body: "Data | None") -> Hello:
 # --- up ----------------------------------------------------------------------------------------
 
 
-def pack_ended(seq: int, fence: int, ended: Ended) -> "Frame":
+def pack_ended(seq: int, fence: int, ended: Ended) -> Frame:
     """Pack the report on an attempt.
 
     Its `pid`, `exit_code` and `signal` do not travel: the supervisor knows them.
@@ -359,7 +366,7 @@ def pack_ended(seq: int, fence: int, ended: Ended) -> "Frame":
     return [head, value]
 
 
-def pack_start_failed(failed: StartFailed) -> "Frame":
+def pack_start_failed(failed: StartFailed) -> Frame:
     """Pack why a worker could not start."""
     texts = (failed.error_type, failed.message, failed.traceback)
     return _frame(b"".join([bytes([_START_FAILED]), *map(_pack_text, texts)]), [])
@@ -374,7 +381,7 @@ def pack_progress(seq: int, fence: int, done: float, total: float) -> bytes:
     return _PROGRESS_FRAME.pack(_PROGRESS, fence, seq, done, total)
 
 
-def unpack_up(head: "Data", body: bytes | None = None) -> "UpMessage":
+def unpack_up(head: Data, body: bytes | None = None) -> UpMessage:
     """Read a message of a worker.
 
     Args:
@@ -404,22 +411,22 @@ def unpack_up(head: "Data", body: bytes | None = None) -> "UpMessage":
     raise _malformed(head, "unknown kind")
 
 
-def _unpack_ended(head: "Data", body: bytes | None) -> Report:
+def _unpack_ended(head: Data, body: bytes | None) -> Report:
     (
         _, outcome, flags, fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, retry_after_s,
         value_size, names_size, message_size, traceback_size,
-    ) = _ENDED_HEAD.unpack_from(head)  # fmt: skip
+    ) = _unpack_ended_head(head)  # fmt: skip
+    start = _ENDED_HEAD_SIZE
     names: tuple[str, ...] = ()
     message = traceback = ""
-    start = _ENDED_HEAD.size
     if outcome:
         names_end = start + names_size
         message_end = names_end + message_size
-        _need(head, message_end + traceback_size)
-        # A task's words may hold anything; they are for reading only, so they never fail.
-        names = tuple(str(head[start:names_end], "utf-8", "replace").splitlines())
-        message = str(head[names_end:message_end], "utf-8", "replace")
         start = message_end + traceback_size
+        _need(head, start)
+        # A task's words may hold anything; they are for reading only, so they never fail.
+        names = tuple(str(head[_ENDED_HEAD_SIZE:names_end], "utf-8", "replace").splitlines())
+        message = str(head[names_end:message_end], "utf-8", "replace")
         traceback = str(head[message_end:start], "utf-8", "replace")
     if body is None:
         body = bytes(head[start:])
@@ -428,30 +435,30 @@ def _unpack_ended(head: "Data", body: bytes | None) -> Report:
     # Comparisons that NaN fails, for the scheduler's heaps rely on an order among numbers.
     if (
         len(body) != value_size
-        or outcome >= len(_OUTCOMES)
+        or outcome > 1
         or not started_at <= ended_at
-        or not 0.0 <= retry_after_s < float("inf")
+        or not 0.0 <= retry_after_s < _INFINITY
         or not (flags & _HAS_VALUE or (outcome and not body))
     ):
         raise _malformed(head, "parts that do not fit together")
-    return Report(
-        seq,
-        fence,
-        Ended(
-            _OUTCOMES[outcome],
-            started_at,
-            ended_at,
-            value=body if flags & _HAS_VALUE else None,
-            error_types=names,
-            message=message,
-            traceback=traceback,
-            permanent=bool(flags & _PERMANENT),
-            retry_after_s=retry_after_s if flags & _HAS_RETRY_AFTER else None,
-            terminated=bool(flags & _TERMINATED),
-            cpu_s=cpu_s,
-            peak_rss_bytes=peak_rss_bytes,
-        ),
+    ended = Ended(
+        "error" if outcome else "ok",
+        started_at,
+        ended_at,
+        value=body if flags & _HAS_VALUE else None,
+        cpu_s=cpu_s,
+        peak_rss_bytes=peak_rss_bytes,
     )
+    if outcome:
+        ended.error_types = names
+        ended.message = message
+        ended.traceback = traceback
+        ended.permanent = flags & _PERMANENT != 0
+        if flags & _HAS_RETRY_AFTER:
+            ended.retry_after_s = retry_after_s
+    if flags & _TERMINATED:
+        ended.terminated = True
+    return Report(seq, fence, ended)
 
 
 # --- both --------------------------------------------------------------------------------------
@@ -466,7 +473,7 @@ def announce(frame: "Sequence[bytes]") -> bytes:
     return _BULK_FRAME.pack(_BULK, head[0], fence, seq, len(head), sum(map(len, frame)) - len(head))
 
 
-def _frame(head: bytes, body: "list[bytes]") -> "Frame":
+def _frame(head: bytes, body: "list[bytes]") -> Frame:
     """Join what fits into one packet."""
     if len(head) + sum(map(len, body)) <= PACKET_MAX:
         return b"".join([head, *body])
@@ -479,7 +486,7 @@ def _pack_text(text: str) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _unpack_texts(data: "Data", start: int, count: int) -> tuple[list[str], int]:
+def _unpack_texts(data: Data, start: int, count: int) -> tuple[list[str], int]:
     """Read texts and return them with where they end."""
     texts = []
     for _ in range(count):
@@ -491,11 +498,11 @@ def _unpack_texts(data: "Data", start: int, count: int) -> tuple[list[str], int]
     return texts, start
 
 
-def _need(data: "Data", size: int) -> None:
+def _need(data: Data, size: int) -> None:
     """Refuse lengths that the data cannot have, before anything of such a length is made."""
     if len(data) < size:
         raise _malformed(data, f"{size} bytes announced")
 
 
-def _malformed(data: "Data", why: str) -> WireError:
+def _malformed(data: Data, why: str) -> WireError:
     return WireError(f"no message: {why}; {len(data)} bytes, beginning with {bytes(data[:16])!r}")

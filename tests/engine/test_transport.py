@@ -1,0 +1,377 @@
+"""Frames arrive whole and in order, whatever their size, and nothing blocks on the supervisor's side."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.support.leaks import no_leaks  # noqa: F401 - a fixture
+
+from procq.engine.local import wire
+from procq.engine.local.transport import Channel, WorkerEnd, above_standard_streams
+from procq.outcome import Ended
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+SIZES = [0, 1, wire.PACKET_MAX - 200, wire.PACKET_MAX, wire.PACKET_MAX + 1, 1_000_000, 10_000_000]
+PATIENCE_S = 20.0
+
+
+class Pair:
+    """Both sides in one process: the worker's on duplicates, as a child has them."""
+
+    def __init__(self) -> None:
+        self.channel = Channel()
+        self.fds = [os.dup(fd) for fd in self.channel.worker_fds]
+        self.end = WorkerEnd(*self.fds)
+        self.channel.close_worker_ends()
+
+    def receive(self) -> wire.UpMessage:
+        """Wait for the next message up."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (message := self.channel.receive()) is None:
+            assert not self.channel.hung_up
+            self.wait(deadline)
+        return message
+
+    def flush(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.channel.flush():
+            self.wait(deadline)
+
+    def wait(self, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(self.channel.result_fd, select.POLLIN)
+        stream = (select.POLLIN if self.channel.receiving else 0) | (select.POLLOUT if self.channel.sending else 0)
+        if stream:
+            poll.register(self.channel.stream_fd, stream)
+        assert poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.close_worker()
+
+    def close_worker(self) -> None:
+        self.end.let_go()
+        for fd in self.fds:
+            try:
+                os.close(fd)
+            except OSError:
+                continue
+
+
+@pytest.fixture
+def pair(no_leaks: None) -> Iterator[Pair]:  # noqa: ARG001, F811
+    made = Pair()
+    yield made
+    made.close()
+
+
+def pack(seq: int, call: bytes = b"call") -> wire.Frame:
+    return wire.pack_task(seq, 1, 1, None, "id", call)
+
+
+def pack_result(seq: int, value: bytes = b"value") -> wire.Frame:
+    return wire.pack_ended(seq, 1, Ended("ok", 1.0, 2.0, value=value))
+
+
+def pattern(size: int) -> bytes:
+    """Bytes that show a slice in the wrong place."""
+    return (b"".join(number.to_bytes(4, "little") for number in range(size // 4 + 1)))[:size]
+
+
+# --- whole and in order ---
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_task_of_any_size_arrives(pair: Pair, size: int) -> None:
+    call = pattern(size)
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(pair.end.receive)
+        assert pair.channel.send(pack(1, call))
+        pair.flush()
+        task = received.result(PATIENCE_S)
+
+    assert isinstance(task, wire.Task)
+    assert task.call == call
+    assert not pair.channel.sending
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_result_of_any_size_arrives_as_bytes(pair: Pair, size: int) -> None:
+    value = pattern(size)
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(pair.end.send, pack_result(1, value))
+        report = pair.receive()
+        sent.result(PATIENCE_S)
+
+    assert isinstance(report, wire.Report)
+    assert type(report.ended.value) is bytes
+    assert report.ended.value == value
+    assert not pair.channel.receiving
+
+
+def test_big_and_small_messages_keep_their_order_both_ways(pair: Pair) -> None:
+    sizes = [10, 300_000, 10, 70_000, 3_000_000, 0, 10, 70_000]
+
+    def serve() -> None:
+        for _ in sizes:
+            task = pair.end.receive()
+            assert isinstance(task, wire.Task)
+            pair.end.send(pack_result(task.seq, bytes(task.call)))
+            pair.end.send_if_room(wire.pack_progress(task.seq, 1, 1.0, 1.0))
+
+    reports: list[wire.Report] = []
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serve)
+        waiting = list(enumerate(sizes))
+        deadline = time.monotonic() + PATIENCE_S
+        while len(reports) < len(sizes):
+            if waiting and pair.channel.send(pack(waiting[0][0], pattern(waiting[0][1]))):
+                del waiting[0]
+                continue
+            pair.channel.flush()
+            message = pair.channel.receive()
+            if isinstance(message, wire.Report):
+                reports.append(message)
+            elif message is None:
+                pair.wait(deadline)
+        served.result(PATIENCE_S)
+
+    assert [report.seq for report in reports] == list(range(len(sizes)))
+    assert [report.ended.value for report in reports] == [pattern(size) for size in sizes]
+
+
+def test_a_body_in_pieces_arrives_in_theirs(pair: Pair) -> None:
+    inputs = [pattern(100_000), b"", pattern(7)]
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(pair.end.receive)
+        assert pair.channel.send(wire.pack_task(1, 1, 1, None, "id", b"call", inputs))
+        pair.flush()
+        task = received.result(PATIENCE_S)
+
+    assert isinstance(task, wire.Task)
+    assert (bytes(task.call), [bytes(one) for one in task.inputs]) == (b"call", inputs)
+
+
+# --- never blocking ---
+
+
+def test_a_full_socket_refuses_and_sends_nothing(pair: Pair) -> None:
+    sent = 0
+    while pair.channel.send(pack(sent)):
+        sent += 1
+        assert sent < 100_000
+
+    seqs = [task.seq for task in (pair.end.receive() for _ in range(sent)) if isinstance(task, wire.Task)]
+
+    assert seqs == list(range(sent))
+    assert pair.channel.take_back() is None
+
+
+def test_a_big_task_that_nobody_reads_does_not_block(pair: Pair) -> None:
+    assert pair.channel.send(pack(1, bytes(50_000_000)))
+
+    assert not pair.channel.flush()
+    assert pair.channel.sending
+    assert not pair.channel.send(pack(2, bytes(100_000))), "two frames on the stream would be one mess"
+    assert pair.channel.send(pack(3)), "small ones do not wait for it"
+
+
+def test_nothing_there_is_none(pair: Pair) -> None:
+    assert pair.channel.receive() is None
+    assert pair.channel.receive_bulk() is None
+    assert pair.channel.take_back() is None
+    assert pair.channel.flush()
+    assert not pair.channel.hung_up
+
+
+def test_progress_is_dropped_rather_than_waited_for(pair: Pair) -> None:
+    for _ in range(100_000):  # far more than any socket holds
+        pair.end.send_if_room(wire.pack_progress(1, 1, 1.0, 1.0))
+
+    assert isinstance(pair.receive(), wire.Progress)
+
+
+# --- taking back ---
+
+
+def test_taking_back_is_first_in_first_out_and_skips_what_is_no_task(pair: Pair) -> None:
+    assert pair.channel.send(pack(1))
+    assert pair.channel.send(wire.EXIT_FRAME)
+    assert pair.channel.send(pack(2, bytes(100_000)))
+
+    assert [pair.channel.take_back() for _ in range(3)] == [(1, 1), (2, 1), None]
+
+
+def test_each_packet_is_taken_back_or_read_never_both_never_neither(pair: Pair) -> None:
+    """The kernel is the arbiter between the worker and the supervisor (DESIGN 3)."""
+    total = 20_000
+    read: list[int] = []
+
+    def work() -> None:
+        while isinstance(task := pair.end.receive(), wire.Task):
+            read.append(task.seq)
+
+    taken: list[int] = []
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for seq in range(total):
+            while not pair.channel.send(pack(seq)):
+                pass
+            if seq % 3 == 0 and (identity := pair.channel.take_back()) is not None:
+                taken.append(identity[0])
+    finally:
+        while not pair.channel.send(wire.EXIT_FRAME):
+            pass
+        worker.join(PATIENCE_S)
+
+    assert not worker.is_alive()
+    assert sorted(read + taken) == list(range(total))
+    assert read == sorted(read)
+    assert taken, "no race happened at all"
+
+
+# --- the worker's end is gone, or a cheat's ---
+
+
+def test_a_worker_that_is_gone_is_hung_up_after_its_last_words(pair: Pair) -> None:
+    pair.end.send(pack_result(1))
+    pair.close_worker()
+
+    assert isinstance(pair.channel.receive(), wire.Report)
+    assert pair.channel.receive() is None
+    assert pair.channel.hung_up
+    assert pair.channel.send(pack(2)), "our duplicate keeps that end open"
+    assert pair.channel.take_back() == (2, 1)
+
+
+def test_a_worker_that_dies_within_a_big_result_is_hung_up(pair: Pair) -> None:
+    frame = pack_result(1, bytes(100_000))
+    assert isinstance(frame, list)
+    os.write(pair.fds[1], wire.announce(frame))
+    os.write(pair.fds[2], frame[0] + b"half")
+    pair.close_worker()
+
+    assert pair.channel.receive() is None
+    assert pair.channel.receive_bulk() is None
+    assert pair.channel.hung_up
+    assert pair.channel.receiving
+
+
+def test_a_worker_that_dies_within_a_big_task_ends_the_sending(pair: Pair) -> None:
+    assert pair.channel.send(pack(1, bytes(50_000_000)))
+    pair.close_worker()
+
+    assert pair.channel.flush()
+    assert pair.channel.hung_up
+    assert not pair.channel.sending
+    assert pair.channel.take_back() == (1, 1)
+
+
+@pytest.mark.parametrize("garbage", [b"x", b"\x06" * 70, bytes(wire.PACKET_MAX), os.urandom(200_000)])
+def test_garbage_is_a_wire_error(pair: Pair, garbage: bytes) -> None:
+    os.write(pair.fds[1], garbage)
+
+    with pytest.raises(wire.WireError):
+        pair.channel.receive()
+
+
+def test_garbage_on_the_stream_is_a_wire_error(pair: Pair) -> None:
+    os.write(pair.fds[1], wire.announce([bytes(100), bytes(50)]))
+    os.write(pair.fds[2], b"?" * 150)
+
+    with pytest.raises(wire.WireError):
+        pair.channel.receive()
+
+
+def test_an_absurd_announcement_takes_no_memory(pair: Pair) -> None:
+    announcement = bytearray(wire.announce([wire.READY_FRAME, b""]))
+    announcement[-16:] = b"\xff" * 7 + b"\x7f" + b"\xff" * 7 + b"\x7f"
+    os.write(pair.fds[1], announcement)
+    os.write(pair.fds[2], b"a little")
+
+    assert pair.channel.receive() is None
+    assert pair.channel.receiving
+
+
+def test_a_shut_down_socket_is_a_wire_error_or_a_hang_up(pair: Pair) -> None:
+    for fd in pair.fds:
+        with socket.socket(fileno=os.dup(fd)) as cheat:
+            cheat.shutdown(socket.SHUT_RDWR)
+
+    with pytest.raises(wire.WireError):
+        pair.channel.send(pack(1))
+    assert pair.channel.take_back() is None
+    assert pair.channel.receive() is None
+    assert pair.channel.hung_up
+
+
+def test_an_empty_packet_is_a_hang_up(pair: Pair) -> None:
+    with socket.socket(fileno=os.dup(pair.fds[1])) as cheat:
+        cheat.send(b"")
+
+    assert pair.channel.receive() is None
+    assert pair.channel.hung_up
+
+
+# --- the worker's side ---
+
+
+def test_the_end_of_the_tasks_tells_a_worker_to_leave(pair: Pair) -> None:
+    pair.channel.close()
+
+    assert isinstance(pair.end.receive(), wire.Leave)
+
+
+def test_without_its_descriptors_a_worker_gets_an_os_error(pair: Pair) -> None:
+    for fd in pair.fds:
+        os.close(fd)
+
+    with pytest.raises(OSError, match="descriptor"):
+        pair.end.receive()
+    with pytest.raises(OSError, match="descriptor"):
+        pair.end.send(wire.READY_FRAME)
+    pair.end.send_if_room(wire.READY_FRAME)
+
+
+# --- descriptors ---
+
+
+def test_no_descriptor_is_passed_on_by_exec(pair: Pair) -> None:
+    ours = [pair.channel.result_fd, pair.channel.stream_fd, *pair.fds]
+
+    assert not any(os.get_inheritable(fd) for fd in ours)
+
+
+def test_closing_twice_is_harmless(pair: Pair) -> None:
+    pair.channel.close()
+    pair.channel.close()
+
+
+def test_descriptors_stay_clear_of_closed_standard_streams() -> None:
+    program = (
+        "import os, sys; os.close(0); os.close(1); os.close(2)\n"
+        "from procq.engine.local.transport import Channel\n"
+        "c = Channel()\n"
+        "fds = [*c.worker_fds, c.result_fd, c.stream_fd, c._tasks.fileno()]\n"
+        "ok = min(fds) >= 3 and not any(os.get_inheritable(fd) for fd in fds)\n"
+        "c.close()\n"
+        "os._exit(0 if ok and os.listdir('/proc/self/fd') == ['0'] else 1)\n"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=PATIENCE_S).returncode == 0
+
+
+def test_a_descriptor_from_three_up_stays_what_it_is() -> None:
+    end, other = os.pipe()
+    assert above_standard_streams(end) == end
+    os.close(end)
+    os.close(other)

@@ -1,0 +1,246 @@
+"""What the two sides say to each other survives the way, and nothing else gets through."""
+
+import struct
+
+import pytest
+from hypothesis import given, strategies as st
+
+from procq.engine.local import wire
+from procq.outcome import Ended
+
+PAIRS = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+#: With lone surrogates, which paths that are not UTF-8 are full of.
+TEXTS = st.text(st.characters(codec=None), max_size=20)
+#: Texts of errors lose lone surrogates and the line ends that Python alone knows.
+PLAIN = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=20)
+BIG = bytes(wire.PACKET_MAX + 1)
+
+
+def joined(frame: wire.Frame) -> tuple[bytes, bytes | None]:
+    """Bring a frame to where decoders are: a packet, or head and body."""
+    return (frame, None) if isinstance(frame, bytes) else (frame[0], b"".join(frame[1:]))
+
+
+# --- round trips ---
+
+
+@given(
+    pair=PAIRS, attempt=st.integers(0, 2**32 - 1), timeout_s=st.none() | st.floats(0, 1e9), task_id=TEXTS,
+    call=st.binary(max_size=99), inputs=st.lists(st.binary(max_size=9), max_size=4), big=st.booleans(),
+)  # fmt: skip
+def test_a_task_survives(
+    *, pair: tuple[int, int], attempt: int, timeout_s: float | None, task_id: str, call: bytes, inputs: list[bytes],
+    big: bool,
+) -> None:  # fmt: skip
+    if big:
+        inputs = [*inputs, BIG]
+
+    frame = wire.pack_task(*pair, attempt, timeout_s, task_id, call, inputs)
+    task = wire.unpack_down(*joined(frame))
+
+    assert isinstance(frame, list) is big
+    assert isinstance(task, wire.Task)
+    assert (task.seq, task.fence) == pair
+    assert (task.attempt, task.timeout_s, task.task_id) == (attempt, timeout_s, task_id)
+    assert (task.call, list(task.inputs)) == (call, inputs)
+
+
+@given(
+    path=st.lists(TEXTS, max_size=4),
+    argv=st.lists(TEXTS, max_size=4),
+    jobs=st.dictionaries(TEXTS, TEXTS),
+    big=st.booleans(),
+)
+def test_a_hello_survives(*, path: list[str], argv: list[str], jobs: dict[str, str], big: bool) -> None:
+    initializer = BIG if big else b"call"
+    hello = wire.Hello(3, cpus=8, workers=4, path=path, argv=argv, jobs=jobs, initializer=initializer)
+
+    again = wire.unpack_down(*joined(wire.pack_hello(hello)))
+
+    assert isinstance(again, wire.Hello)
+    for part in wire.Hello.__slots__:
+        assert getattr(again, part) == getattr(hello, part)
+
+
+@given(
+    pair=PAIRS, started_at=st.floats(0, 1e6), took=st.floats(0, 1e6), value=st.none() | st.binary(max_size=99),
+    types=st.lists(PLAIN.filter(bool), min_size=1), message=PLAIN, traceback=PLAIN, permanent=st.booleans(),
+    retry_after_s=st.none() | st.floats(0, 1e9), terminated=st.booleans(), rss=st.integers(0, 2**40), big=st.booleans(),
+)  # fmt: skip
+def test_a_report_on_an_error_survives(
+    *, pair: tuple[int, int], started_at: float, took: float, value: bytes | None, types: list[str], message: str,
+    traceback: str, permanent: bool, retry_after_s: float | None, terminated: bool, rss: int, big: bool,
+) -> None:  # fmt: skip
+    if big:
+        value = BIG
+    ended = Ended(
+        "error", started_at, started_at + took, value=value, error_types=tuple(types), message=message,
+        traceback=traceback, permanent=permanent, retry_after_s=retry_after_s, terminated=terminated, cpu_s=took,
+        peak_rss_bytes=rss,
+    )  # fmt: skip
+
+    report = wire.unpack_up(*joined(wire.pack_ended(*pair, ended)))
+
+    assert isinstance(report, wire.Report)
+    assert (report.seq, report.fence) == pair
+    for part in Ended.__slots__:
+        assert getattr(report.ended, part) == getattr(ended, part), part
+
+
+@pytest.mark.parametrize("value", [b"", b"value", BIG], ids=["empty", "small", "big"])
+@pytest.mark.parametrize("terminated", [True, False])
+def test_a_report_on_a_success_survives(value: bytes, *, terminated: bool) -> None:
+    ended = Ended("ok", 1.0, 2.5, value=value, terminated=terminated, cpu_s=0.5, peak_rss_bytes=7)
+
+    report = wire.unpack_up(*joined(wire.pack_ended(1, 2, ended)))
+
+    assert isinstance(report, wire.Report)
+    for part in Ended.__slots__:
+        assert getattr(report.ended, part) == getattr(ended, part), part
+
+
+def test_texts_of_an_error_that_are_no_text_arrive_readable() -> None:
+    ended = Ended("error", 0, 0, error_types=("E",), message="lone \udc80", traceback="\ud800")
+
+    report = wire.unpack_up(*joined(wire.pack_ended(1, 1, ended)))
+
+    assert isinstance(report, wire.Report)
+    assert report.ended.message == "lone \\udc80"
+    assert report.ended.traceback == "\\ud800"
+
+
+def test_the_small_messages_survive() -> None:
+    failed = wire.unpack_up(*joined(wire.pack_start_failed(wire.StartFailed("OSError", "no disk", "Traceback"))))
+    assert isinstance(failed, wire.StartFailed)
+    assert (failed.error_type, failed.message, failed.traceback) == ("OSError", "no disk", "Traceback")
+
+    progress = wire.unpack_up(wire.pack_progress(5, 6, 0.5, 2.0))
+    assert isinstance(progress, wire.Progress)
+    assert (progress.seq, progress.fence, progress.done, progress.total) == (5, 6, 0.5, 2.0)
+
+    assert isinstance(wire.unpack_up(wire.READY_FRAME), wire.Ready)
+    assert isinstance(wire.unpack_down(wire.EXIT_FRAME), wire.Leave)
+
+
+def test_a_big_failure_to_start_survives() -> None:
+    frame = wire.pack_start_failed(wire.StartFailed("OSError", "x" * wire.PACKET_MAX, ""))
+    assert isinstance(frame, list)
+
+    failed = wire.unpack_up(*joined(frame))
+
+    assert isinstance(failed, wire.StartFailed)
+    assert len(failed.message) == wire.PACKET_MAX
+
+
+# --- whose a packet is ---
+
+
+@given(pair=PAIRS, big=st.booleans())
+def test_its_first_bytes_tell_whose_a_packet_is(*, pair: tuple[int, int], big: bool) -> None:
+    frame = wire.pack_task(*pair, 1, None, "id", BIG if big else b"call", [b"input"])
+    packet = frame if isinstance(frame, bytes) else wire.announce(frame)
+
+    assert wire.whose(packet[: wire.IDENTITY_SIZE]) == pair
+
+
+def test_packets_without_a_task_are_nobodys() -> None:
+    hello = wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={}))
+    assert isinstance(hello, bytes)
+    for packet in (b"", b"x", wire.EXIT_FRAME, hello, wire.announce([hello, b""])):
+        assert wire.whose(packet) is None
+
+
+def test_an_announcement_tells_what_follows() -> None:
+    bulk = wire.unpack_down(wire.announce(wire.pack_task(7, 8, 1, None, "id", b"call", [BIG, b"x"])))  # type: ignore[arg-type]  # a list, as it is big
+
+    assert isinstance(bulk, wire.Bulk)
+    assert (bulk.seq, bulk.fence, bulk.body_size) == (7, 8, len(BIG) + 5)
+
+
+# --- nothing else gets through ---
+
+VALID_DOWN = [
+    wire.pack_task(1, 2, 3, 4.0, "id", b"call"),
+    wire.pack_task(1, 2, 3, None, "id", b"call", [b"one", b"", b"three"]),
+    wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=["a", "b"], argv=["c"], jobs={"m": "p"}, initializer=b"i")),
+    wire.EXIT_FRAME,
+    wire.announce([wire.pack_task(1, 2, 3, 4.0, "id", b""), b"call"]),  # type: ignore[list-item]  # small, so bytes
+]
+VALID_UP = [
+    wire.pack_ended(1, 2, Ended("ok", 1.0, 2.0, value=b"value")),
+    wire.pack_ended(
+        1, 2, Ended("error", 1.0, 2.0, error_types=("A", "B"), message="m", traceback="t", retry_after_s=1)
+    ),
+    wire.pack_start_failed(wire.StartFailed("a", "b", "c")),
+    wire.pack_progress(1, 2, 3.0, 4.0),
+    wire.READY_FRAME,
+    wire.announce([wire.READY_FRAME, b"body"]),
+]
+
+
+def decode_both(head: bytes, body: bytes | None) -> None:
+    """Any other error than `WireError` fails the test that calls this."""
+    for decode in (wire.unpack_down, wire.unpack_up):
+        try:
+            decode(head, body)
+        except wire.WireError as error:
+            assert str(error)  # noqa: PT017 - whether it is raised is the decoder's choice here
+    wire.whose(head)
+
+
+@given(st.binary(max_size=200), st.none() | st.binary(max_size=50))
+def test_random_bytes_are_a_message_or_a_wire_error(head: bytes, body: bytes | None) -> None:
+    decode_both(head, body)
+
+
+@given(st.integers(0, 255), st.binary(max_size=200), st.none() | st.binary(max_size=50))
+def test_random_bytes_of_a_known_kind_are_a_message_or_a_wire_error(kind: int, rest: bytes, body: bytes | None) -> None:
+    decode_both(bytes([kind % 10]) + rest, body)
+
+
+@given(st.sampled_from(VALID_DOWN + VALID_UP), st.data())
+def test_a_damaged_message_is_a_message_or_a_wire_error(frame: wire.Frame, data: st.DataObject) -> None:
+    assert isinstance(frame, bytes)
+    damaged = bytearray(frame)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(damaged)))
+
+    decode_both(bytes(damaged), None)
+    decode_both(bytes(damaged[:cut]), None)
+    decode_both(bytes(damaged[:cut]), bytes(damaged[cut:]))
+    decode_both(bytes(damaged) + b"tail", None)
+
+
+@pytest.mark.parametrize("frame", VALID_DOWN + VALID_UP)
+def test_every_truncation_is_refused(frame: bytes) -> None:
+    decode = wire.unpack_down if frame in VALID_DOWN else wire.unpack_up
+    for size in range(len(frame)):
+        with pytest.raises(wire.WireError):
+            decode(frame[:size])
+
+
+@pytest.mark.parametrize(
+    ("started_at", "ended_at", "retry_after_s"),
+    [(2.0, 1.0, 0.0), (float("nan"), 1.0, 0.0), (1.0, 2.0, float("nan")), (1.0, 2.0, float("inf")), (1.0, 2.0, -1.0)],
+)
+def test_times_that_would_upset_a_heap_are_refused(started_at: float, ended_at: float, retry_after_s: float) -> None:
+    ended = Ended("error", started_at, ended_at, error_types=("E",), retry_after_s=retry_after_s)
+
+    with pytest.raises(wire.WireError, match="fit together"):
+        wire.unpack_up(*joined(wire.pack_ended(1, 1, ended)))
+
+
+def test_absurd_counts_and_lengths_are_refused_without_making_anything() -> None:
+    """Each of these announces more than any machine has; a decoder that believed it would raise MemoryError."""
+    task = bytearray(wire.pack_task(1, 1, 1, None, "id", b"call"))  # type: ignore[arg-type]  # small, so bytes
+    struct.pack_into("<I", task, 16, 2**32 - 1)  # the number of inputs
+    hello = bytearray(wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={})))  # type: ignore[arg-type]
+    struct.pack_into("<I", hello, 16, 2**32 - 1)  # the number of paths
+    report = bytearray(wire.pack_ended(1, 1, Ended("ok", 0, 0, value=b"")))  # type: ignore[arg-type]
+    struct.pack_into("<Q", report, 56, 2**63)  # the length of the value
+
+    for decode, data in ((wire.unpack_down, task), (wire.unpack_down, hello), (wire.unpack_up, report)):
+        with pytest.raises(wire.WireError):
+            decode(bytes(data))

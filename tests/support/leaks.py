@@ -1,0 +1,75 @@
+"""Proves of one test that it leaves no process and no descriptor (contract G3)."""
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+
+#: How long what is left may take to go; far beyond what is promised, so that a busy machine fails nobody.
+PATIENCE_S: Final = 5.0
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fail the test if a child process, a zombie too, or a descriptor is there that was not before."""
+    gc.collect()
+    descriptors, children = open_descriptors(), child_pids()
+
+    yield
+
+    gc.collect()
+    wait_until(lambda: not (child_pids() - children or open_descriptors() - descriptors))
+    assert not child_pids() - children, "the test left processes"
+    assert not open_descriptors() - descriptors, "the test left descriptors"
+
+
+def open_descriptors() -> set[tuple[str, str]]:
+    """Return this process's descriptors, each with what it leads to."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.add((entry.name, str(entry.readlink())))
+        except FileNotFoundError:  # the one this very listing used
+            continue
+    return found
+
+
+def child_pids() -> set[int]:
+    """Return all descendants of this process, zombies included."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def gone(pids: Iterable[int]) -> bool:
+    """Whether none of these processes runs; a zombie that its parent has not reaped yet does not."""
+    return not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+    """Wait for what sends no message, so that only looking again tells; return whether it came true."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        threading.Event().wait(0.01)
+    return True
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
