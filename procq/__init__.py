@@ -1,0 +1,85 @@
+"""Run CPU-heavy Python on all cores, and know what happened to every piece.
+
+What is exported here, and `procq.errors`, is public; everything else may change in any release.
+
+The names are looked up when they are first used: a worker that unpickles a function of a module
+with `from procq import task` then imports what a task function needs, and not the whole queue.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from procq.cli import main
+    from procq.core.states import Priority, Status
+    from procq.core.task import AttemptRecord, DeadLetter
+    from procq.fault_tolerant import FaultTolerantQueue
+    from procq.handle import Handle, TaskResult, as_completed
+    from procq.inside import Permanent, RetryLater, current
+    from procq.loader import jobs
+    from procq.queue import Queue, Stats
+    from procq.retry import constant, exponential
+    from procq.spec import TaskFunction, TaskSpec, task
+
+__all__ = [
+    "AttemptRecord",
+    "DeadLetter",
+    "FaultTolerantQueue",
+    "Handle",
+    "Permanent",
+    "Priority",
+    "Queue",
+    "RetryLater",
+    "Stats",
+    "Status",
+    "TaskFunction",
+    "TaskResult",
+    "TaskSpec",
+    "as_completed",
+    "constant",
+    "current",
+    "exponential",
+    "jobs",
+    "main",
+    "task",
+]
+
+#: The module that each name lives in.
+_HOMES = {
+    "AttemptRecord": "core.task",
+    "DeadLetter": "core.task",
+    "FaultTolerantQueue": "fault_tolerant",
+    "Handle": "handle",
+    "Permanent": "inside",
+    "Priority": "core.states",
+    "Queue": "queue",
+    "RetryLater": "inside",
+    "Stats": "queue",
+    "Status": "core.states",
+    "TaskFunction": "spec",
+    "TaskResult": "handle",
+    "TaskSpec": "spec",
+    "as_completed": "handle",
+    "constant": "retry",
+    "current": "inside",
+    "exponential": "retry",
+    "jobs": "loader",
+    "main": "cli",
+    "task": "spec",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'procq' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - loaded by the interpreter already
+
+    value = getattr(import_module(f"procq.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, used or not."""
+    return sorted({*globals(), *__all__})

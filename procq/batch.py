@@ -1,0 +1,172 @@
+"""Turns specs into tasks: pickles their calls, finds what they depend on, orders them (C4, C5, E1, E2).
+
+A batch is what one submit brings: a spec, or a list of them, with every spec they depend on that
+is not submitted yet.  Everything is pickled and checked before the queue accepts any of it, so a
+refused call changes nothing.  Pickling happens in the caller's thread and without the lock.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, final
+
+from procq.core.task import Task
+from procq.diagnosis import explain_unpicklable
+from procq.errors import CycleError, PayloadError, UnknownDependencyError, UnknownHandlerError, UsageError
+from procq.handle import Handle, supervisor_of, task_of
+from procq.payload import NotPicklable, dump_call
+from procq.spec import Options, TaskSpec
+from procq.supervisor import Supervisor
+
+Handlers = Mapping[str, Callable[..., object]]
+#: What a dependency may be named by: a spec, a handle, or an id.
+Source = "TaskSpec[Any] | Handle[Any] | str"
+
+
+@final
+class Draft:
+    """A task to be: pickled, and its dependencies known by their sources."""
+
+    __slots__ = ("depends_on", "id", "inputs", "options", "payload", "spec", "type")
+
+    def __init__(self, spec: TaskSpec[Any], payload: bytes, inputs: list[object]) -> None:
+        self.spec = spec
+        self.options: Options = spec.options
+        self.id = spec.options.id
+        self.type = spec.type
+        self.payload = payload
+        #: what stands for results in the call, by number
+        self.inputs = inputs
+        #: every source this waits for; what gives an input does
+        self.depends_on: list[object] = [*inputs, *spec.options.depends_on]
+
+    @property
+    def label(self) -> str:
+        """Its id, or what kind of task it is."""
+        return self.id or f"{self.type}(…)"
+
+
+def pickle_call(
+    fn: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object], name: str
+) -> tuple[bytes, list[object]]:
+    """Pickle a call and say what in it stands for results.
+
+    Raises:
+        PayloadError: It cannot be pickled; names the argument and the path to the culprit.
+    """
+    try:
+        return dump_call(fn, args, kwargs)
+    except NotPicklable as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, UsageError):
+            raise cause from None
+        raise PayloadError(explain_unpicklable(fn, args, kwargs, name, cause)) from cause
+
+
+def draft_all(
+    specs: Iterable[TaskSpec[Any]], handlers: Handlers, known: Callable[[TaskSpec[Any]], bool]
+) -> dict[TaskSpec[Any], Draft]:
+    """Draft specs and all the unsubmitted specs that they depend on, each once.
+
+    Args:
+        specs: What the user submits.
+        handlers: Functions by type, for specs without a function.
+        known: Whether a spec is submitted already.
+
+    Raises:
+        UsageError: Something is no spec, has no handler, or cannot be pickled.
+    """
+    drafts: dict[TaskSpec[Any], Draft] = {}
+    pending = list(specs)
+    pending.reverse()  # a stack; the first comes first
+    while pending:
+        spec = pending.pop()
+        if spec in drafts or known(spec):
+            continue
+        draft = _draft(spec, handlers)
+        drafts[spec] = draft
+        pending += [source for source in draft.depends_on if isinstance(source, TaskSpec)]
+    return drafts
+
+
+def _draft(spec: TaskSpec[Any], handlers: Handlers) -> Draft:
+    if not isinstance(spec, TaskSpec):
+        raise UsageError(f"expected a TaskSpec, got {type(spec).__name__}; describe a task with .spec(...)")
+    fn = spec.fn
+    if fn is None:
+        fn = handlers.get(spec.type)
+        if fn is None:
+            raise UnknownHandlerError(spec.type, tuple(sorted(handlers)))
+    payload, inputs = pickle_call(fn, spec.args, spec.kwargs, spec.type)
+    return Draft(spec, payload, inputs)
+
+
+@final
+class Resolver:
+    """Finds the task behind a source, among those known and those of the batch; under the lock."""
+
+    __slots__ = ("_by_id", "_by_spec", "_drafts", "_supervisor")
+
+    def __init__(
+        self, supervisor: Supervisor, drafts: Mapping[TaskSpec[Any], Draft], by_spec: Mapping[TaskSpec[Any], Handle[Any]]
+    ) -> None:
+        self._supervisor = supervisor
+        self._drafts = drafts
+        self._by_spec = by_spec
+        self._by_id = {draft.id: draft for draft in drafts.values() if draft.id is not None}
+
+    def find(self, source: object, draft: Draft) -> Task | Draft:
+        """Return the task or the draft that a source means.
+
+        Raises:
+            UnknownDependencyError: There is none.
+            UsageError: It is no source at all.
+        """
+        if isinstance(source, TaskSpec):
+            found = self._drafts.get(source)
+            return task_of(self._by_spec[source]) if found is None else found
+        if isinstance(source, Handle):
+            if supervisor_of(source) is not self._supervisor:
+                raise UnknownDependencyError(
+                    draft.label, (source.id,), "it is a task of another queue; pass its result instead"
+                )
+            return task_of(source)
+        if isinstance(source, str):
+            known = self._by_id.get(source) or self._supervisor.scheduler.tasks.get(source)
+            if known is None:
+                raise UnknownDependencyError(draft.label, (source,), self._closest(source))
+            return known
+        raise UsageError(f"depends_on={source!r}: expected an id, a handle or a spec")
+
+    def _closest(self, name: str) -> str:
+        from difflib import get_close_matches  # noqa: PLC0415 - only for an error's text
+
+        close = get_close_matches(name, [*self._by_id, *self._supervisor.scheduler.tasks], n=1)
+        return f"the closest id is {close[0]!r}" if close else "submit it first, or in the same submit_many call"
+
+
+def in_order(drafts: Sequence[Draft], found: Mapping[Draft, Sequence[Task | Draft]]) -> list[Draft]:
+    """Order drafts so that each comes after those it depends on, and else as they were given.
+
+    Raises:
+        CycleError: They depend on each other in a circle.
+    """
+    ordered: list[Draft] = []
+    done: set[Draft] = set()
+    for root in drafts:
+        # Depth first with a stack of its own: a chain may be longer than Python's.
+        path: dict[Draft, None] = {}
+        stack: list[tuple[Draft, bool]] = [(root, False)]
+        while stack:
+            draft, needs_are_done = stack.pop()
+            if needs_are_done:
+                del path[draft]
+                done.add(draft)
+                ordered.append(draft)
+            elif draft in path:
+                around = list(path)
+                raise CycleError(tuple(one.label for one in around[around.index(draft) :]))
+            elif draft not in done:
+                path[draft] = None
+                stack.append((draft, True))
+                needs = [need for need in found[draft] if isinstance(need, Draft)]
+                stack += [(need, False) for need in reversed(needs) if need not in done]
+    return ordered

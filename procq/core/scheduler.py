@@ -1,0 +1,550 @@
+"""The queue's rules as a calculator: facts and `now` go in, what has to be done comes out.
+
+Theory of operation.  Every open task is in exactly one container: BLOCKED in the lists of
+dependents of what it waits for, SCHEDULED in `delayed`, READY in `ready` or (already sent to a
+busy worker, not begun) in `ahead`, RUNNING in `running`.  The driver asks `next_ready()` while it
+has room, says `start`, and reports how the attempt ended with `end`.  Whatever reaches a terminal
+state is appended to `settled`, which the driver takes after each call.  `next_due()` says when
+`advance` must be called next, if nothing else happens before.
+
+Rules: `_move` is the only writer of a status; `_end_one` is the only door to a terminal state
+(contract A4).  A call that can be wrong checks everything before it changes anything.  Nothing
+here reads a clock, draws a number or calls a user's function, backoff callables aside.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+from procq.core.heaps import ReadyHeap, TimerHeap
+from procq.core.letters import DeadLetters
+from procq.core.policies import Policy, Strict
+from procq.core.states import MOVES, REVIVALS, TERMINAL, WAITING, Status
+from procq.core.task import Backoff, Task
+from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
+from procq.outcome import Ended
+
+CancelAnswer = Literal["cancelled", "stopping", "finished"]
+
+#: Outcomes that use no attempt: the task did nothing wrong (contract G2).
+_UNCHARGED: Final = frozenset({"interrupted"})
+
+
+class Scheduler:
+    """Owns every task from submit until it is forgotten (contract A, B1-B4, D3, D6, D7, E, F5-F7).
+
+    Not thread-safe: its driver calls it under one lock.  `now` never goes backwards.
+
+    Args:
+        backoff: What a task without a backoff of its own waits between attempts.
+        draw: Returns numbers in [0, 1) for jitter; seeded in tests.
+        policy: In which order ready tasks start.
+        limits: At most so many tasks of a type run at once.
+        retention: How many finished tasks with an explicit id are kept, and how long in seconds.
+        dead_letters: How many dead letters are kept, and how long in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        backoff: Backoff,
+        draw: Callable[[], float],
+        policy: Policy | None = None,
+        limits: Mapping[str, int] | None = None,
+        retention: tuple[int, float] = (10_000, float("inf")),
+        dead_letters: tuple[int, float] = (10_000, 604_800.0),
+    ) -> None:
+        self._backoff = backoff
+        self._draw = draw
+        self._policy: Policy = Strict() if policy is None else policy
+        self._retention_limit, self._retention_s = retention
+        #: every task that is known, by id
+        self.tasks: dict[str, Task] = {}
+        #: all and only READY tasks that are not sent ahead
+        self.ready = ReadyHeap(limits or {})
+        #: READY tasks already sent to a busy worker that has not begun them, by sequence number
+        self.ahead: dict[int, Task] = {}
+        #: all and only SCHEDULED tasks, by due instant
+        self.delayed: TimerHeap[Task] = TimerHeap()
+        #: all and only RUNNING tasks, by sequence number
+        self.running: dict[int, Task] = {}
+        #: tasks that must have started by an instant and have not
+        self.expiring: TimerHeap[Task] = TimerHeap()
+        #: FAILED tasks that are kept
+        self.letters = DeadLetters(*dead_letters)
+        #: finished tasks with an explicit id, oldest end first, with the instant of their end
+        self._finished: OrderedDict[int, tuple[Task, float]] = OrderedDict()
+        #: tasks that reached a terminal state since the driver last took them
+        self.settled: list[Task] = []
+        #: open tasks by status; ended tasks counted even when forgotten
+        self.counts: dict[Status, int] = dict.fromkeys(Status, 0)
+        #: tasks that are not in a terminal state
+        self.open = 0
+        #: retries granted, late messages dropped
+        self.retries = 0
+        self.dropped_late = 0
+        self._next_seq = 0
+        #: shutdown cuts the work short: nothing new becomes ready (contract E4, G1)
+        self._cutting = False
+
+    # --- coming in -----------------------------------------------------------------------------
+
+    def accept(self, tasks: Sequence[Task], now: float) -> None:
+        """Take in new tasks, all or none; each may depend on known ones and on earlier ones here.
+
+        Raises:
+            DuplicateTaskError: An id is already in use (contract J3, C4).
+        """
+        if len(tasks) == 1:
+            if tasks[0].id in self.tasks:
+                raise DuplicateTaskError(tasks[0].id, str(self.tasks[tasks[0].id].type))
+        else:
+            self._refuse_duplicates(tasks)
+        for task in tasks:
+            task.seq = self._next_seq
+            self._next_seq += 1
+            task.submitted_at = now
+            task.rank = self._policy.rank(task.rules.priority, now)
+            self.tasks[task.id] = task
+            self.counts[Status.BLOCKED] += 1
+            self.open += 1
+            if task.expires_at is not None:
+                self.expiring.set(task.seq, task.expires_at, task, task.seq)
+            if task.depends_on:
+                self._attach(task, now)
+            else:
+                self._release(task, now)
+
+    def _refuse_duplicates(self, tasks: Sequence[Task]) -> None:
+        seen: set[str] = set()
+        for task in tasks:
+            if task.id in self.tasks or task.id in seen:
+                raise DuplicateTaskError(task.id)
+            seen.add(task.id)
+
+    def _attach(self, task: Task, now: float, *, revived: bool = False) -> None:
+        """Make a BLOCKED task wait for its dependencies, or end or release it if none is open."""
+        task.unmet = 0
+        task.met_failure = False
+        for dependency in task.depends_on:
+            if dependency.status in TERMINAL and not self._may_follow(task, dependency):
+                _remember(dependency, task)  # so that a replay with dependents finds it
+                cause = "not needed" if dependency.cause == "not needed" else "dependency"
+                self._end(task, Status.CANCELLED, now, cause=cause, origin=_origin_of(dependency))
+                return
+        for dependency in task.depends_on:
+            if dependency.status in TERMINAL:
+                continue
+            task.unmet += 1
+            if dependency.dependents is None:
+                dependency.dependents = [task]
+            elif not revived or task not in dependency.dependents:  # it may have waited there before
+                dependency.dependents.append(task)
+        if task.unmet == 0:
+            self._unblock(task, now)
+
+    def _may_follow(self, task: Task, dependency: Task) -> bool:
+        """Note the end of a dependency; return whether the task may still run after it (E4)."""
+        if dependency.status is Status.SUCCEEDED:
+            return True
+        if dependency.cause != "not needed":
+            task.met_failure = True
+        return task.rules.run_if != "success"
+
+    def _unblock(self, task: Task, now: float) -> None:
+        """All dependencies have ended: run the task, or end it as not needed (E4)."""
+        if task.rules.run_if == "failure" and not task.met_failure:
+            self._end(task, Status.CANCELLED, now, cause="not needed")
+        else:
+            self._release(task, now)
+
+    def _release(self, task: Task, now: float) -> None:
+        """Let a task wait for its instant, or make it ready."""
+        if task.due is not None and now < task.due:
+            self._move(task, Status.SCHEDULED)
+            self.delayed.set(task.seq, task.due, task, task.seq)
+        else:
+            self._move(task, Status.READY)
+            self.ready.push(task)
+
+    # --- what runs next ------------------------------------------------------------------------
+
+    def next_ready(self) -> Task | None:
+        """Return the task to start next, without starting it; None if none may start (B1, B4)."""
+        return self.ready.peek()
+
+    def send_ahead(self, task: Task) -> None:
+        """Note that the task `next_ready` returned was sent to a busy worker; it stays READY."""
+        self.ready.pop(task)
+        self.ahead[task.seq] = task
+
+    def take_back(self, task: Task) -> None:
+        """Put a task that was sent ahead and not begun back among the ready ones (B8)."""
+        del self.ahead[task.seq]
+        self.ready.push(task)
+
+    def start(self, task: Task, now: float) -> None:
+        """Begin the next attempt of the task `next_ready` returned, or of one sent ahead."""
+        if task.entry is not None:
+            self.ready.pop(task)
+        else:
+            del self.ahead[task.seq]
+        self._move(task, Status.RUNNING)
+        self.ready.take(task.type)
+        self.running[task.seq] = task
+        task.fence += 1
+        task.started_at = now
+        if task.first_started_at is None:
+            task.first_started_at = now
+            if task.expires_at is not None:
+                self.expiring.discard(task.seq)
+
+    def next_due(self) -> float | None:
+        """Return the next instant at which `advance` has something to do, or None."""
+        due = self.delayed.next_at()
+        expiry = self.expiring.next_at()
+        if due is None or expiry is None:
+            return expiry if due is None else due
+        return min(due, expiry)
+
+    def advance(self, now: float) -> None:
+        """Expire what had to start before `now`, then make ready what is due (`now >= due`)."""
+        while (late := self.expiring.pop_due(now)) is not None:
+            self._leave(late)
+            self._end(late, Status.CANCELLED, now, cause="expired")
+        while (task := self.delayed.pop_due(now)) is not None:
+            self._move(task, Status.READY)
+            self.ready.push(task)
+
+    # --- how attempts end ----------------------------------------------------------------------
+
+    def end(self, task: Task, fence: int, ended: Ended, now: float) -> bool:
+        """Judge the report on an attempt (contract D3): success, retry, failure or cancellation.
+
+        Returns:
+            False if the report is late: that attempt is not the current one (D1).
+        """
+        if task.fence != fence or task.status is not Status.RUNNING:
+            self.dropped_late += 1
+            return False
+        del self.running[task.seq]
+        self.ready.release(task.type)
+        if task.history is None:
+            task.history = [(task.failures + 1, ended)]
+        else:
+            task.history.append((task.failures + 1, ended))
+        if ended.outcome == "ok":
+            task.value = ended.value
+            self._end(task, Status.SUCCEEDED, now)
+        elif ended.outcome == "cancelled":
+            self._end(task, Status.CANCELLED, now, cause="cancelled")
+        else:
+            self._judge_failure(task, ended, now)
+        return True
+
+    def _judge_failure(self, task: Task, ended: Ended, now: float) -> None:
+        """Retry the task, or end it."""
+        if ended.outcome in _UNCHARGED:
+            self._retry(task, 0.0, now)
+            return
+        if ended.retry_after_s is not None and not ended.permanent:
+            self._retry(task, ended.retry_after_s, now)
+            return
+        task.failures += 1
+        if not self._may_retry(task, ended):
+            self._fail(task, ended, now)
+            return
+        try:
+            delay_s = self._delay_after(task)
+        except Exception as error:  # noqa: BLE001 - a user's backoff function; its error must not stop the queue
+            ended.message += f" (not retried: its backoff function raised {type(error).__name__}: {error})"
+            self._fail(task, ended, now)
+            return
+        limit_s = task.rules.retry_for_s
+        if limit_s is not None and task.first_started_at is not None and now + delay_s > task.first_started_at + limit_s:
+            self._fail(task, ended, now)
+            return
+        self._retry(task, delay_s, now)
+
+    def _may_retry(self, task: Task, ended: Ended) -> bool:
+        """Whether attempts are left and this kind of failure is retried (contract D3)."""
+        rules = task.rules
+        if ended.permanent or task.failures >= rules.max_attempts or ended.outcome in rules.never_retry:
+            return False
+        if ended.outcome != "error":
+            return True
+        if not rules.never_retry.isdisjoint(ended.error_types):
+            return False
+        return rules.retry_on is None or not rules.retry_on.isdisjoint(ended.error_types)
+
+    def _delay_after(self, task: Task) -> float:
+        """Return the wait after the task's last failure, in seconds."""
+        backoff = task.rules.backoff
+        return (self._backoff if backoff is None else backoff).delay(task.failures, self._draw())
+
+    def _retry(self, task: Task, delay_s: float, now: float) -> None:
+        """Put a task back; when shutdown cuts the work short, cancel it instead (G1, G2)."""
+        if self._cutting:
+            self._end(task, Status.CANCELLED, now, cause="shutdown")
+            return
+        self.retries += 1
+        if delay_s > 0:
+            self._move(task, Status.SCHEDULED)
+            self.delayed.set(task.seq, now + delay_s, task, task.seq)
+        else:
+            self._move(task, Status.READY)
+            self.ready.push(task)
+
+    def _fail(self, task: Task, ended: Ended, now: float) -> None:
+        """End a task FAILED and keep its dead letter (D7, F6)."""
+        task.ended = ended
+        self._end(task, Status.FAILED, now)
+
+    # --- the end of a task ---------------------------------------------------------------------
+
+    def _end(
+        self, task: Task, status: Status, now: float, *, cause: str | None = None, origin: str | None = None
+    ) -> None:
+        """End a task and all that follows from it, breadth first and without recursion (E3, E4)."""
+        self._end_one(task, status, now, cause, origin)
+        if task.dependents is None:
+            return
+        wave = [task]
+        for ended in wave:  # grows while it is walked
+            dependents = ended.dependents
+            if dependents is None:
+                continue
+            ended.dependents = None
+            cancelled = [dependent for dependent in dependents if self._heard(dependent, ended, now)]
+            if cancelled:  # kept so that a replay can revive them (F7)
+                ended.dependents = cancelled
+                wave += cancelled
+
+    def _heard(self, dependent: Task, ended: Task, now: float) -> bool:
+        """Tell a dependent that a dependency ended; return whether that cancelled it."""
+        if dependent.status is not Status.BLOCKED:
+            return False
+        if not self._may_follow(dependent, ended):
+            cause = "not needed" if ended.cause == "not needed" else "dependency"
+            self._end_one(dependent, Status.CANCELLED, now, cause, _origin_of(ended))
+            return True
+        dependent.unmet -= 1
+        if dependent.unmet:
+            return False
+        if dependent.rules.run_if == "failure" and not dependent.met_failure:
+            self._end_one(dependent, Status.CANCELLED, now, "not needed", None)
+            return True
+        self._release(dependent, now)
+        return False
+
+    def _end_one(self, task: Task, status: Status, now: float, cause: str | None, origin: str | None) -> None:
+        """Move a task to a terminal state: the only door (contract A4)."""
+        self._move(task, status)
+        self.open -= 1
+        task.cause = cause
+        task.origin = origin
+        if task.expires_at is not None:
+            self.expiring.discard(task.seq)
+        self.settled.append(task)
+        if status is Status.FAILED:
+            for gone in self.letters.add(task, now):
+                self._forget(gone)
+            return
+        if status is Status.SUCCEEDED:
+            task.depends_on = task.inputs = ()
+        if task.explicit:
+            self._finished[task.seq] = (task, now)
+            self._prune_finished(now)
+        elif task.owner is None:
+            self._forget(task)
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def cancel(self, task: Task, now: float) -> CancelAnswer:
+        """Cancel a task (contract F3).
+
+        A task that was sent ahead must be taken back, or started, by the driver first.
+
+        Returns:
+            "cancelled" if it ended at once; "stopping" if it runs and the driver must stop it;
+            "finished" if it had ended.
+        """
+        if task.status in TERMINAL:
+            return "finished"
+        if task.status is Status.RUNNING:
+            return "stopping"
+        self._leave(task)
+        self._end(task, Status.CANCELLED, now, cause="cancelled")
+        return "cancelled"
+
+    def cut_off(self, now: float) -> list[Task]:
+        """Cancel everything that waits, and retry nothing from now on (contract G1).
+
+        What was sent ahead must be taken back, or started, by the driver first.  Returns what it
+        cancelled, in order of submission.
+        """
+        self._cutting = True
+        waiting = [task for task in self.tasks.values() if task.status in WAITING]
+        # Dependents first, so that each is cancelled for the shutdown, not for its dependency.
+        for task in reversed(waiting):
+            if task.status in WAITING:
+                self._leave(task)
+                self._end(task, Status.CANCELLED, now, cause="shutdown")
+        return waiting
+
+    def fail_waiting(self, ended: Ended, now: float) -> None:
+        """End everything READY or SCHEDULED as FAILED: attempts cannot be run at all (D11)."""
+        for task in [task for task in self.tasks.values() if task.status in {Status.READY, Status.SCHEDULED}]:
+            if task.seq in self.ahead:
+                continue
+            self._leave(task)
+            self._fail(task, ended, now)
+
+    def replay(self, task: Task, now: float, *, reset_attempts: bool = True, with_dependents: bool = False) -> bool:
+        """Take a FAILED or CANCELLED task back at its original place (contract F7).
+
+        Returns:
+            Whether it was taken back; False for a task in any other state.
+        """
+        if task.status not in REVIVALS:
+            return False
+        revived = [task]
+        if with_dependents:
+            for ended in revived:  # grows while it is walked
+                revived += [
+                    dependent
+                    for dependent in ended.dependents or ()
+                    if dependent.status is Status.CANCELLED and dependent.cause in {"dependency", "not needed"}
+                ]
+            revived.sort(key=_by_seq)  # dependencies were submitted before their dependents
+        for one in dict.fromkeys(revived):
+            self._revive(one, now, reset_attempts=reset_attempts)
+        return True
+
+    def _revive(self, task: Task, now: float, *, reset_attempts: bool) -> None:
+        """Bring one task back from its end."""
+        self.letters.remove(task)
+        self._finished.pop(task.seq, None)
+        self.tasks[task.id] = task
+        if reset_attempts:
+            task.failures = 0
+            task.first_started_at = None
+        task.ended = task.cause = task.origin = task.due = task.expires_at = None
+        task.dependents = None
+        self.open += 1
+        self.counts[task.status] -= 1
+        self.counts[Status.BLOCKED] += 1
+        task.status = Status.BLOCKED
+        self._attach(task, now, revived=True)
+
+    def purge(self, tasks: Iterable[Task]) -> int:
+        """Drop the dead letters of these tasks for good; return how many there were."""
+        gone = [task for task in tasks if task in self.letters]
+        for task in gone:
+            self.letters.remove(task)
+            self._forget(task)
+        return len(gone)
+
+    def find(self, task_id: str) -> Task:
+        """Return the task of this id.
+
+        Raises:
+            UnknownTaskError: Never submitted, or forgotten.
+        """
+        task = self.tasks.get(task_id)
+        if task is None:
+            raise UnknownTaskError(task_id)
+        return task
+
+    def disown(self, task: Task) -> None:
+        """Nobody holds the task's handle any more: forget it once it has ended (contract F5)."""
+        task.owner = None
+        if task.status in TERMINAL and not task.explicit and task not in self.letters:
+            self._forget(task)
+
+    def prune(self, now: float) -> None:
+        """Forget what was kept long enough: finished tasks and dead letters."""
+        self._prune_finished(now)
+        for gone in self.letters.prune(now):
+            self._forget(gone)
+
+    def _prune_finished(self, now: float) -> None:
+        while self._finished:
+            task, ended_at = next(iter(self._finished.values()))
+            if len(self._finished) <= self._retention_limit and now - ended_at < self._retention_s:
+                break
+            del self._finished[task.seq]
+            self._forget(task)
+
+    def _forget(self, task: Task) -> None:
+        """Take a task out of the index; handles and dependents that hold it still can use it."""
+        if self.tasks.get(task.id) is task:
+            del self.tasks[task.id]
+
+    # --- inner workings ------------------------------------------------------------------------
+
+    def _leave(self, task: Task) -> None:
+        """Take a waiting task out of the container of its state."""
+        if task.status is Status.READY:
+            self.ready.discard(task)
+        elif task.status is Status.SCHEDULED:
+            self.delayed.discard(task.seq)
+
+    def _move(self, task: Task, status: Status) -> None:
+        """Write a task's status, if the table allows the move (contract A3)."""
+        before = task.status
+        if status not in MOVES[before]:
+            story = "; ".join(f"attempt {record.attempt}: {record.outcome}" for record in task.records())
+            raise InternalError(
+                f"task {task.id!r} cannot move from {before} to {status} "
+                f"(started {task.fence} times; {story or 'no attempt ended'}); please report this"
+            )
+        task.status = status
+        counts = self.counts
+        counts[before] -= 1
+        counts[status] += 1
+
+    def check_invariants(self) -> None:
+        """Assert that every open task is in exactly the container of its state; O(n), for tests."""
+        ready = list(self.ready)
+        assert len(ready) == len(self.ready), "ready heap miscounts"
+        assert len({task.seq for task in ready}) == len(ready), "a task is ready twice"
+        delayed = set(self.delayed)
+        for task in ready:
+            assert task.status is Status.READY, f"{task} in the ready heap"
+            assert task.seq not in self.ahead, f"{task} both ready and ahead"
+        assert all(task.status is Status.READY for task in self.ahead.values()), "ahead must be READY"
+        assert all(task.status is Status.SCHEDULED for task in delayed), "delayed must be SCHEDULED"
+        assert all(task.status is Status.RUNNING for task in self.running.values()), "running must be RUNNING"
+        assert all(task.status is Status.FAILED for task in self.letters), "letters must be FAILED"
+        members = {Status.READY: len(ready) + len(self.ahead), Status.SCHEDULED: len(delayed)}
+        members[Status.RUNNING] = len(self.running)
+        blocked = [task for task in self.tasks.values() if task.status is Status.BLOCKED]
+        members[Status.BLOCKED] = len(blocked)
+        for status, number in members.items():
+            assert self.counts[status] == number, f"{status}: counted {self.counts[status]}, held {number}"
+        assert self.open == sum(members.values()), "open tasks miscounted"
+        for task in blocked:
+            waits_for = [dep for dep in task.depends_on if dep.status not in TERMINAL]
+            assert task.unmet == len(waits_for) > 0, f"{task} waits for {task.unmet}, not {len(waits_for)}"
+            assert all(task in (dep.dependents or ()) for dep in waits_for), f"{task} is not told"
+        for task in (*ready, *self.ahead.values(), *delayed, *self.running.values()):
+            assert self.tasks.get(task.id) is task, f"{task} is open but not known"
+
+
+def _origin_of(dependency: Task) -> str:
+    """Return the id of the task where a failure began."""
+    return dependency.id if dependency.origin is None else dependency.origin
+
+
+def _by_seq(task: Task) -> int:
+    """Sort key: order of submission."""
+    return task.seq
+
+
+def _remember(dependency: Task, dependent: Task) -> None:
+    """List a task among those its ended dependency cancelled."""
+    if dependency.dependents is None:
+        dependency.dependents = [dependent]
+    elif dependent not in dependency.dependents:
+        dependency.dependents.append(dependent)

@@ -1,0 +1,851 @@
+"""The local engine: spawned workers, driven by one thread that waits in one selector (DESIGN 2).
+
+    caller threads --start, send_ahead, take_back, stop--> Channel --> worker
+    loop thread    <--results, deaths (pidfd), wake-ups, timers-- workers
+
+Who touches what: everything of `LocalEngine` is touched under the host's lock only, by whichever
+thread holds it; the loop thread gives the lock up while it waits in the selector and while it
+spawns.  Nothing here unpickles, and nothing blocks while the lock is held.
+
+The engine knows which attempt each worker runs and which one waits ahead of it; priorities,
+retries and graphs are the host's.  After a death three facts settle the blame: results still in
+the pipe count, packets still in the pipe were not begun, and the one attempt that is neither is
+the culprit (contract D4).
+"""
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, final
+
+from procq.core.heaps import TimerHeap
+from procq.engine.local import birth, wire
+from procq.engine.local.machine import usable_cpus
+from procq.engine.protocol import Attempt, Host, StopReason
+from procq.errors import WorkerStartError
+from procq.outcome import Ended, class_names
+
+if TYPE_CHECKING:
+    from procq.outcome import Outcome
+
+logger = logging.getLogger(__name__)
+
+#: Consecutive failures to start a worker after which the engine gives up (contract D11).  One may
+#: be chance, and with several workers starting side by side a broken initializer fails in each.
+_START_FAILURES_MAX: Final = 3
+#: Workers that may die idle within `_IDLE_DEATHS_PERIOD_S` and still be replaced before there is
+#: work for them: somebody or something kills them for sport, and each start costs 15 ms of CPU.
+_IDLE_DEATHS_MAX: Final = 10
+_IDLE_DEATHS_PERIOD_S: Final = 10.0
+#: How long to wait before trying again when the system refuses a new process or descriptor.
+_SPAWN_PAUSE_S: Final = 0.1
+#: Workers spawned before the loop looks at its messages again (about 1 ms each).
+_SPAWNS_PER_TURN: Final = 4
+#: Attempts with more payload than this are not sent ahead: their bytes would sit in a socket.
+_AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
+#: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
+_HANG_UP_S: Final = 1.0
+#: Reads after which a result that must be in the pipe already would have been read: what is in
+#: the kernel's buffers is at most some MiB, and one read takes one.
+_READS_MAX: Final = 64
+#: No poll is longer, so that a clock that jumps in a suspended machine is noticed some day; an
+#: idle queue wakes for nothing else.
+_LONGEST_WAIT_S: Final = 3600.0
+
+_READ: Final = select.POLLIN
+_WRITE: Final = select.POLLOUT
+
+
+class _State(StrEnum):
+    """What a worker does."""
+
+    STARTING = "starting"  #: spawned, not ready
+    IDLE = "idle"  #: in `_idle`
+    BUSY = "busy"  #: runs an attempt
+    STOPPING = "stopping"  #: was asked to stop its attempt; never used again
+    LEAVING = "leaving"  #: told to leave
+    DYING = "dying"  #: SIGKILLed, its death not yet seen
+
+
+@final
+class _Worker:
+    """What the engine knows of one worker."""
+
+    __slots__ = (
+        "ahead", "begun_at", "channel", "fault", "fence", "id", "pid", "process", "running", "start_error",
+        "start_late", "state", "stopping", "stream_mask",
+    )  # fmt: skip
+
+    def __init__(self, worker_id: int, process: birth.WorkerProcess) -> None:
+        self.id = worker_id
+        self.process = process
+        self.channel = process.channel
+        self.pid = process.pid
+        self.state = _State.STARTING
+        #: the attempt it runs, or is about to read
+        self.running: Attempt | None = None
+        #: which start of the task that is
+        self.fence = 0
+        self.begun_at = 0.0
+        #: the attempt that waits in its pipe behind `running`
+        self.ahead: Attempt | None = None
+        #: why `running` is being stopped
+        self.stopping: "Outcome | None" = None
+        #: what is wrong with the worker itself, if we ended it for that
+        self.fault: str | None = None
+        #: why it did not become ready
+        self.start_error: wire.StartFailed | None = None
+        self.start_late = False
+        #: what the selector watches its stream for
+        self.stream_mask = 0
+
+
+@final
+class LocalEngine:
+    """Runs attempts in spawned processes on this machine (contract H).
+
+    Args:
+        workers: At most so many processes.
+        kill_grace_s: From asking an attempt to stop until its process group is killed.
+        start_timeout_s: A worker that is not ready by then is killed.
+        initializer: A pickled call that each worker makes first, or nothing.
+        jobs: Files that serve as modules in the workers, by module name.
+        max_tasks_per_worker: A worker is replaced after so many attempts; None: never.
+    """
+
+    manual = False
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        kill_grace_s: float = 1.0,
+        start_timeout_s: float = 60.0,
+        initializer: bytes = b"",
+        jobs: Callable[[], Mapping[str, str]] = dict,
+        max_tasks_per_worker: int | None = None,
+    ) -> None:
+        self._limit = workers
+        self._cpus = usable_cpus()
+        self._kill_grace_s = kill_grace_s
+        self._start_timeout_s = start_timeout_s
+        self._initializer = initializer
+        self._jobs = jobs
+        self._max_tasks_per_worker = max_tasks_per_worker
+        self._host: Host | None = None
+        self._workers: dict[int, _Worker] = {}
+        self._worker_ids = 0
+        #: the last to become idle is the first to be used again: its caches are warm
+        self._idle: list[_Worker] = []
+        #: busy workers with nothing ahead, in the order in which they became that
+        self._roomy: dict[_Worker, None] = {}
+        self._by_seq: dict[int, _Worker] = {}
+        self._ahead_at: dict[int, _Worker] = {}
+        self._handlers: dict[int, tuple[Callable[[_Worker], None], _Worker]] = {}
+        #: deadlines of attempts, ends of graces, start-up limits: (what to do, worker)
+        self._timers: TimerHeap[tuple[Callable[[_Worker], None], _Worker]] = TimerHeap()
+        #: workers to be killed, and workers just asked to stop: the loop looks for what they have
+        #: started, which takes milliseconds, and so does it without the lock
+        self._doomed: list[_Worker] = []
+        self._asked: list[_Worker] = []
+        self._starting = 0
+        #: so many workers are kept alive even when there is nothing to do
+        self._wanted = 0
+        self._start_failures = 0
+        self._last_start_failure = ""
+        self._idle_deaths: deque[float] = deque()
+        self._spawn_not_before = 0.0
+        self._broken = False
+        self._closing = False
+        self._poller = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self._poll_unit = 1 if hasattr(select, "epoll") else 1000  # epoll takes seconds, poll milliseconds
+        self._wake_read, self._wake_write = _wake_descriptors()
+        self._asleep = False
+        self._planned = 0.0
+        #: how often the loop has woken; an idle queue must not
+        self.turns = 0
+
+    # --- what the host asks (procq.engine.protocol.Engine) ---------------------------------------
+
+    now = staticmethod(time.monotonic)
+
+    def open(self, host: Host) -> None:
+        """Start the loop's thread."""
+        self._host = host
+        self._poller.register(self._wake_read, _READ)
+        # A daemon, so that a forgotten queue cannot keep the interpreter from ending; the exit
+        # hook of `Queue` kills its workers before daemons are frozen (contract G4).
+        threading.Thread(target=self._run, name="procq-supervisor", daemon=True).start()
+
+    @property
+    def idle(self) -> int:
+        """How many attempts could begin at once."""
+        return len(self._idle)
+
+    @property
+    def room_ahead(self) -> int:
+        """How many attempts could be sent ahead to busy workers."""
+        return len(self._roomy)
+
+    @property
+    def growing(self) -> bool:
+        """Whether more workers may be started for what is ready."""
+        return len(self._workers) < self._limit and not self._closing and not self._broken
+
+    def start(self, attempt: Attempt) -> None:
+        """Hand an attempt to the worker that became idle last."""
+        worker = self._idle.pop()
+        self._begin(worker, attempt, time.monotonic())
+        if not self._send(worker, attempt, attempt.fence):
+            self._unassign(worker)
+            self._host_ended(attempt, attempt.fence, Ended("interrupted", worker.begun_at, worker.begun_at))
+        elif worker.channel.sending:  # its time runs, and it has room, once it has everything
+            self._roomy.pop(worker, None)
+            self._timers.discard((worker.id, "deadline"))
+            self._watch_stream(worker)
+
+    def fits_ahead(self, attempt: Attempt) -> bool:
+        """Whether an attempt fits in one packet."""
+        size = len(attempt.payload) + 4 * len(attempt.id)
+        for given in attempt.inputs:
+            size += 8 + len(given.value or b"")
+        return size <= _AHEAD_MAX_BYTES
+
+    def send_ahead(self, attempt: Attempt) -> None:
+        """Send an attempt to the busy worker that has had nothing ahead for longest."""
+        worker = next(iter(self._roomy))
+        del self._roomy[worker]
+        worker.ahead = attempt
+        self._ahead_at[attempt.seq] = worker
+        if not self._send(worker, attempt, attempt.fence + 1):
+            self._nothing_ahead(worker, attempt)
+            self._require_host().returned(attempt)
+
+    def take_back(self, attempt: Attempt) -> bool:
+        """Take a packet back out of a worker's pipe, if the worker has not read it (DESIGN 3)."""
+        worker = self._ahead_at[attempt.seq]
+        if self._take_back_from(worker):
+            return True
+        # The worker has read it, so the result of the attempt before it is in the pipe to us.
+        for _ in range(_READS_MAX):
+            if worker.ahead is not attempt:
+                break
+            self._read(worker)
+        if worker.ahead is attempt:
+            self._condemn(worker, "its task pipe was read by somebody else")
+        return False
+
+    def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> None:
+        """Ask a running attempt to stop, and kill it after the grace; or kill it at once."""
+        worker = self._by_seq.get(attempt.seq)
+        if worker is not None:
+            self._stop(worker, reason, at_once=at_once)
+
+    def wake(self, by: float | None = None) -> None:
+        """Have the loop take a turn soon, or by an instant; the lock is held."""
+        if self._asleep and (by is None or by < self._planned):
+            self._asleep = False
+            self.alarm()
+
+    def alarm(self) -> None:
+        """Have the loop take a turn; may be called without the lock, at any moment."""
+        with contextlib.suppress(OSError):  # closed meanwhile, or full: then it wakes anyway
+            os.write(self._wake_write, _WAKE)
+
+    def close(self, *, at_once: bool) -> None:
+        """Let all workers go, or kill them."""
+        self._closing = True
+        now = time.monotonic()
+        for worker in list(self._workers.values()):
+            if at_once or worker.state is not _State.IDLE:
+                self._kill(worker)
+            else:
+                self._let_go(worker, now)
+        self.wake()
+
+    def step(self, _until: float | None) -> bool:
+        """Attempts run by themselves."""
+        raise NotImplementedError
+
+    def resize(self, workers: int) -> None:
+        """Change how many workers there may be; those too many leave once they are idle."""
+        self._limit = workers
+        self._wanted = min(self._wanted, workers)
+        now = time.monotonic()
+        while len(self._workers) > self._limit and self._idle:
+            self._let_go(self._idle[-1], now)
+        self.wake()
+
+    def states(self) -> dict[str, int]:
+        """Count workers by what they do."""
+        counts = {str(state): 0 for state in _State}
+        for worker in self._workers.values():
+            counts[worker.state] += 1
+        return counts
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the workers."""
+        return [worker.pid for worker in self._workers.values()]
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Turn until everything is closed; the outermost frame of the supervisor's thread."""
+        host = self._require_host()
+        try:
+            while self._turn(host):
+                pass
+        except BaseException as error:
+            # A bug of procq must not leave callers waiting for ever: end everything loudly.
+            logger.critical("procq's supervisor thread failed; please report this", exc_info=True)
+            host.failed(error)
+            for worker in list(self._workers.values()):
+                worker.process.kill()
+                worker.process.close()
+        finally:
+            self._close_descriptors()
+            host.closed()
+
+    def _turn(self, host: Host) -> bool:
+        """Wait, then handle what happened; False when all is over."""
+        with host.lock:
+            if self._closing and not self._workers:
+                return False
+            wait_s = self._plan(host)
+        events = self._poller.poll(wait_s * self._poll_unit)
+        self.turns += 1
+        with host.lock:
+            self._asleep = False
+            for fd, mask in events:
+                if fd == self._wake_read:
+                    os.read(fd, 4096)
+                    continue
+                known = self._handlers.get(fd)  # gone if an event before it closed it
+                if known is not None:
+                    known[0](known[1])
+                elif mask:
+                    with contextlib.suppress(OSError, KeyError):
+                        self._poller.unregister(fd)
+            now = time.monotonic()
+            while (due := self._timers.pop_due(now)) is not None:
+                due[0](due[1])
+            host.tick(now)
+            births = self._plan_births(host, now)
+            asked, self._asked = self._asked, []
+            doomed, self._doomed = self._doomed, []
+        for worker in asked:
+            worker.process.descendants()
+        for worker in doomed:
+            worker.process.descendants()
+            worker.process.kill()
+        for _ in range(births):
+            self._spawn(host)
+        return True
+
+    def _plan(self, host: Host) -> float:
+        """Decide how long to sleep, and say so for `wake`; the lock is held."""
+        now = time.monotonic()
+        instants = [at for at in (host.next_due(), self._timers.next_at()) if at is not None]
+        if self._spawn_not_before > now and host.backlog:
+            instants.append(self._spawn_not_before)
+        elif self._doomed or self._asked or self._births_wanted(host, now):
+            instants.append(now)
+        self._planned = min(instants, default=now + _LONGEST_WAIT_S)
+        self._asleep = True
+        return min(max(0.0, self._planned - now), _LONGEST_WAIT_S)
+
+    # --- births --------------------------------------------------------------------------------
+
+    def _births_wanted(self, host: Host, now: float) -> int:
+        """Return how many workers should be started now."""
+        if self._closing or self._broken or now < self._spawn_not_before:
+            return 0
+        for_backlog = max(0, host.backlog - self._starting)
+        for_floor = max(0, self._wanted - len(self._workers))
+        return min(max(for_backlog, for_floor), self._limit - len(self._workers))
+
+    def _plan_births(self, host: Host, now: float) -> int:
+        return min(self._births_wanted(host, now), _SPAWNS_PER_TURN)
+
+    def _spawn(self, host: Host) -> None:
+        """Start a worker; without the lock, since it takes a millisecond."""
+        self._worker_ids += 1
+        worker_id = self._worker_ids
+        try:
+            process = birth.spawn(
+                birth.WorkerConfig(
+                    worker_id=worker_id,
+                    workers=self._limit,
+                    cpus=self._cpus,
+                    initializer=self._initializer,
+                    jobs=self._jobs(),
+                )
+            )
+        except WorkerStartError as error:
+            with host.lock:
+                self._spawn_refused(error)
+            return
+        with host.lock:
+            worker = _Worker(worker_id, process)
+            self._workers[worker_id] = worker
+            self._wanted = min(max(self._wanted, len(self._workers)), self._limit)
+            self._starting += 1
+            self._watch(process.channel.result_fd, self._read, worker)
+            self._watch(process.pidfd, self._died, worker)
+            self._watch_stream(worker)
+            self._timers.set((worker_id, "start"), time.monotonic() + self._start_timeout_s, (self._start_late, worker))
+            if self._closing:
+                self._kill(worker)
+
+    def _spawn_refused(self, error: WorkerStartError) -> None:
+        """The system has no process or descriptor to spare: try again soon, or give up."""
+        self._spawn_not_before = time.monotonic() + _SPAWN_PAUSE_S * 2**self._start_failures
+        if self._workers:
+            return  # the others go on; what they end makes room
+        self._start_failed(str(error))
+
+    def _ready(self, worker: _Worker) -> None:
+        """A worker has started."""
+        if worker.state is not _State.STARTING:
+            return
+        self._starting -= 1
+        self._start_failures = 0
+        self._timers.discard((worker.id, "start"))
+        if len(self._workers) > self._limit:
+            self._let_go(worker, time.monotonic())
+        else:
+            worker.state = _State.IDLE
+            self._idle.append(worker)
+
+    def _start_late(self, worker: _Worker) -> None:
+        worker.start_late = True
+        worker.fault = f"it was not ready within start_timeout={self._start_timeout_s:g} s"
+        self._kill(worker)
+
+    def _start_failed(self, why: str) -> None:
+        """Count a failure to start; too many in a row end the work (contract D11)."""
+        self._start_failures += 1
+        self._last_start_failure = why
+        if self._start_failures >= _START_FAILURES_MAX and not self._broken:
+            self._broken = True
+            now = time.monotonic()
+            text = f"workers cannot start, tried {self._start_failures} times; the last time {why}"
+            logger.error("%s", text)
+            self._require_host().broken(
+                Ended("error", now, now, permanent=True, error_types=class_names(WorkerStartError), message=text)
+            )
+
+    # --- attempts ------------------------------------------------------------------------------
+
+    def _begin(self, worker: _Worker, attempt: Attempt, at: float) -> None:
+        """Note what a worker runs from now on."""
+        worker.running = attempt
+        worker.fence = attempt.fence
+        worker.begun_at = at
+        self._by_seq[attempt.seq] = worker
+        if worker.state is _State.DYING:  # all that is left to know is how the attempt ended
+            return
+        worker.state = _State.BUSY
+        self._roomy[worker] = None
+        if attempt.timeout_s is not None:
+            self._set_deadline(worker, at + attempt.timeout_s)
+
+    def _set_deadline(self, worker: _Worker, at: float) -> None:
+        self._timers.set((worker.id, "deadline"), at, (self._overdue, worker))
+        self.wake(at)
+
+    def _send(self, worker: _Worker, attempt: Attempt, fence: int) -> bool:
+        """Send an attempt; False if the worker cannot be reached, which is its end."""
+        inputs = attempt.inputs
+        frame = wire.pack_task(
+            attempt.seq, fence, attempt.attempt, attempt.timeout_s, attempt.id, attempt.payload,
+            [given.value or b"" for given in inputs] if inputs else (),
+        )  # fmt: skip
+        try:
+            if worker.channel.send(frame):
+                return True
+        except wire.WireError as error:
+            self._condemn(worker, str(error))
+        return False
+
+    def _unassign(self, worker: _Worker) -> Attempt | None:
+        """Take note that a worker runs nothing any more, and return what it ran."""
+        attempt = worker.running
+        if attempt is not None:
+            worker.running = None
+            self._by_seq.pop(attempt.seq, None)
+            self._roomy.pop(worker, None)
+            if attempt.timeout_s is not None:
+                self._timers.discard((worker.id, "deadline"))
+        return attempt
+
+    def _read(self, worker: _Worker) -> bool:
+        """Read one message of a worker; return whether there was a whole one."""
+        channel = worker.channel
+        was_receiving = channel.receiving
+        try:
+            message = channel.receive()
+        except wire.WireError as error:
+            self._condemn(worker, f"it sent what is no message ({error})")
+            return False
+        if channel.receiving or was_receiving:
+            self._watch_stream(worker)
+        if message is None:
+            if channel.hung_up:
+                self._hung_up(worker)
+            return False
+        match message:
+            case wire.Report():
+                self._ended(worker, message)
+            case wire.Ready():
+                self._ready(worker)
+            case wire.Progress():
+                if worker.running is not None and worker.running.seq == message.seq:
+                    self._require_host().progressed(worker.running, message.done, message.total)
+            case wire.StartFailed():
+                worker.start_error = message
+            case _:
+                self._condemn(worker, "it announced a message within a message")
+        return True
+
+    def _hung_up(self, worker: _Worker) -> None:
+        """A worker has closed its end: its death follows at once, or it is a cheat."""
+        self._unwatch(worker.channel.result_fd)
+        self._unwatch_stream(worker)
+        if worker.state is not _State.DYING:
+            at = time.monotonic() + _HANG_UP_S
+            self._timers.set((worker.id, "hang-up"), at, (self._still_there, worker))
+
+    def _still_there(self, worker: _Worker) -> None:
+        self._condemn(worker, "it closed the pipes to its supervisor")
+
+    def _ended(self, worker: _Worker, report: wire.Report) -> None:
+        """A worker reports the end of its attempt."""
+        attempt = worker.running
+        if attempt is None or attempt.seq != report.seq or worker.fence != report.fence:
+            self._condemn(worker, "it reported an attempt that it was not given")
+            return
+        ended = report.ended
+        ended.pid = worker.pid
+        # The clock is one for all processes of a machine; what a worker says is bounded all the same.
+        ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
+        ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
+        self._unassign(worker)
+        if worker.stopping is not None:
+            _judge_stopped(ended, worker.stopping, attempt)
+            self._kill(worker)
+        elif ended.terminated:
+            ended.outcome, ended.signal = "crash", "SIGTERM"
+            ended.message = f"the worker (pid {worker.pid}) was ended by SIGTERM from outside"
+            self._kill(worker)
+        else:
+            self._go_on(worker, ended.ended_at)
+        self._host_ended(attempt, report.fence, ended)
+
+    def _go_on(self, worker: _Worker, at: float) -> None:
+        """A worker has ended an attempt: it begins what waits ahead, or is idle."""
+        attempt = worker.ahead
+        if attempt is None:
+            if worker.state is not _State.BUSY:
+                return
+            worker.state = _State.IDLE
+            if len(self._workers) > self._limit:
+                self._let_go(worker, at)
+            else:
+                self._idle.append(worker)
+            return
+        self._nothing_ahead(worker, attempt)
+        self._require_host().began(attempt, at)
+        self._begin(worker, attempt, at)
+
+    def _host_ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
+        self._require_host().ended(attempt, fence, ended)
+
+    # --- stopping ------------------------------------------------------------------------------
+
+    def _overdue(self, worker: _Worker) -> None:
+        """An attempt has used up its timeout (contract D5)."""
+        overdue = worker.running
+        while self._read(worker):  # it may have ended in time, and its report not been read yet
+            pass
+        if overdue is None or worker.running is not overdue or worker.state is not _State.BUSY:
+            return
+        self._stop(worker, "timeout")
+
+    def _stop(self, worker: _Worker, reason: "Outcome", *, at_once: bool = False) -> None:
+        """Ask a worker's attempt to stop; it is killed after the grace, and never used again."""
+        attempt = worker.running
+        if worker.ahead is not None and not self._take_back_from(worker):
+            # It has begun the next attempt, so the one to be stopped has ended.
+            while self._read(worker):
+                pass
+            if worker.running is not attempt:
+                return
+        # A cancel outranks a timeout: it must not be retried (F3).
+        if worker.stopping is None or reason == "cancelled":
+            worker.stopping = reason
+        if at_once:
+            self._kill(worker)
+        elif worker.state is _State.BUSY:
+            worker.state = _State.STOPPING
+            self._roomy.pop(worker, None)
+            worker.process.ask()
+            self._asked.append(worker)
+            self._timers.set(
+                (worker.id, "grace"), time.monotonic() + self._kill_grace_s, (self._kill, worker)
+            )
+            self.wake()
+
+    def _take_back_from(self, worker: _Worker) -> bool:
+        """Take back what waits ahead at a worker; False if it has been read."""
+        attempt = worker.ahead
+        if attempt is None or worker.channel.take_back() is None:
+            return False
+        self._nothing_ahead(worker, attempt)
+        if worker.state is _State.BUSY:
+            self._roomy[worker] = None
+        self._require_host().returned(attempt)
+        return True
+
+    def _condemn(self, worker: _Worker, fault: str) -> None:
+        """End a worker that broke the rules; its death tells the rest."""
+        if worker.fault is None:
+            worker.fault = fault
+        self._kill(worker)
+
+    def _kill(self, worker: _Worker) -> None:
+        """Kill a worker and everything in its process group, now."""
+        if worker.state is _State.DYING:
+            return
+        if worker.state is _State.IDLE:
+            self._idle.remove(worker)
+        elif worker.state is _State.STARTING:
+            self._starting -= 1
+        worker.state = _State.DYING
+        self._roomy.pop(worker, None)
+        self._timers.discard((worker.id, "grace"))
+        self._doomed.append(worker)
+        self.wake()
+
+    def _let_go(self, worker: _Worker, now: float) -> None:
+        """Tell an idle worker to leave."""
+        if worker in self._idle:
+            self._idle.remove(worker)
+        worker.state = _State.LEAVING
+        with contextlib.suppress(wire.WireError):
+            worker.channel.send(wire.EXIT_FRAME)
+        self._timers.set((worker.id, "grace"), now + self._kill_grace_s, (self._kill, worker))
+        self.wake()
+
+    # --- deaths --------------------------------------------------------------------------------
+
+    def _died(self, worker: _Worker) -> None:
+        """A worker's process has ended, however that came about."""
+        state = worker.state
+        if state is _State.STARTING:
+            self._starting -= 1
+        elif state is _State.IDLE:
+            self._idle.remove(worker)
+        worker.state = _State.DYING
+        not_begun = set()
+        while (identity := worker.channel.take_back()) is not None:
+            not_begun.add(identity[0])
+        host = self._require_host()
+        ahead = worker.ahead
+        if ahead is not None and ahead.seq in not_begun:
+            self._nothing_ahead(worker, ahead)
+            host.returned(ahead)
+        # What it said before its death still counts.
+        while self._read(worker) or (worker.channel.receiving and not worker.channel.hung_up):
+            pass
+        leave = worker.process.reap() or birth.Exit()
+        self._bury(worker)
+        self._blame(worker, leave, not_begun)
+        if state is _State.STARTING or worker.start_error is not None or worker.start_late:
+            self._start_failed(_start_failure_text(worker, leave))
+        elif state is _State.IDLE:
+            self._note_idle_death()
+
+    def _blame(self, worker: _Worker, leave: birth.Exit, not_begun: set[int]) -> None:
+        """Settle what becomes of the attempts a dead worker had."""
+        ahead, running = worker.ahead, self._unassign(worker)
+        if ahead is not None:
+            self._nothing_ahead(worker, ahead)
+            self._require_host().returned(ahead)
+        if running is None:
+            return
+        now = time.monotonic()
+        if running.seq in not_begun:
+            ended = Ended("interrupted", now, now)
+        else:
+            ended = _death_report(worker, leave, now)
+            if worker.stopping is not None:
+                _judge_stopped(ended, worker.stopping, running)
+        self._host_ended(running, worker.fence, ended)
+
+    def _nothing_ahead(self, worker: _Worker, attempt: Attempt) -> None:
+        worker.ahead = None
+        del self._ahead_at[attempt.seq]
+
+    def _bury(self, worker: _Worker) -> None:
+        """Take a dead worker out of every table and close what is its."""
+        del self._workers[worker.id]
+        self._roomy.pop(worker, None)
+        for kind in ("start", "grace", "deadline", "hang-up"):
+            self._timers.discard((worker.id, kind))
+        self._unwatch(worker.channel.result_fd)
+        self._unwatch(worker.process.pidfd)
+        self._unwatch_stream(worker)
+        worker.process.close()
+
+    def _note_idle_death(self) -> None:
+        """Replace a worker that died idle, unless that happens all the time."""
+        now = time.monotonic()
+        deaths = self._idle_deaths
+        deaths.append(now)
+        while deaths and now - deaths[0] > _IDLE_DEATHS_PERIOD_S:
+            deaths.popleft()
+        if len(deaths) > _IDLE_DEATHS_MAX:
+            self._wanted = len(self._workers)  # the next one starts when there is work for it
+
+    # --- the selector --------------------------------------------------------------------------
+
+    def _watch(self, fd: int, handler: Callable[[_Worker], object], worker: _Worker) -> None:
+        self._handlers[fd] = (handler, worker)  # type: ignore[assignment]  # what a handler returns is ignored
+        self._poller.register(fd, _READ)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._handlers.pop(fd, None) is not None:
+            with contextlib.suppress(OSError, KeyError):  # closed already
+                self._poller.unregister(fd)
+
+    def _watch_stream(self, worker: _Worker) -> None:
+        """Watch a worker's stream for what its channel waits for, if for anything."""
+        channel = worker.channel
+        mask = (_WRITE if channel.sending else 0) | (_READ if channel.receiving else 0)
+        if mask == worker.stream_mask:
+            return
+        if not mask:
+            self._unwatch_stream(worker)
+        elif worker.stream_mask:
+            self._poller.modify(channel.stream_fd, mask)
+        else:
+            self._handlers[channel.stream_fd] = (self._stream_moves, worker)
+            self._poller.register(channel.stream_fd, mask)
+        worker.stream_mask = mask
+
+    def _unwatch_stream(self, worker: _Worker) -> None:
+        worker.stream_mask = 0
+        self._unwatch(worker.channel.stream_fd)
+
+    def _stream_moves(self, worker: _Worker) -> None:
+        """A worker's stream can be written or read."""
+        channel = worker.channel
+        if channel.sending and channel.flush():
+            self._transfer_done(worker)
+        if channel.receiving:
+            self._read(worker)
+        if worker.id in self._workers:
+            self._watch_stream(worker)
+
+    def _transfer_done(self, worker: _Worker) -> None:
+        """A big payload has been written: only now does its attempt's time begin to run."""
+        attempt = worker.running
+        if attempt is not None and worker.state is _State.BUSY:
+            worker.begun_at = time.monotonic()
+            self._roomy[worker] = None
+            if attempt.timeout_s is not None:
+                self._set_deadline(worker, worker.begun_at + attempt.timeout_s)
+
+    def _close_descriptors(self) -> None:
+        host = self._require_host()
+        with host.lock:
+            self._asleep = False
+            self._poller_close()
+            read_end, write_end = self._wake_read, self._wake_write
+            self._wake_read = self._wake_write = -1
+        for fd in {read_end, write_end}:
+            os.close(fd)
+
+    def _poller_close(self) -> None:
+        close = getattr(self._poller, "close", None)  # select.poll has nothing to close
+        if close is not None:
+            close()
+
+    def _require_host(self) -> Host:
+        assert self._host is not None, "the engine is not open"
+        return self._host
+
+
+#: What is written to wake the loop: an eventfd takes eight bytes, a pipe any number.
+_WAKE: Final = (1).to_bytes(8, "little")
+
+
+def _wake_descriptors() -> tuple[int, int]:
+    """Make the descriptors by which callers wake the loop: one eventfd, or a pipe."""
+    if hasattr(os, "eventfd"):
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return fd, fd
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)  # noqa: FBT003 - positional only
+    os.set_blocking(write_end, False)  # noqa: FBT003
+    return read_end, write_end
+
+
+def _judge_stopped(ended: Ended, reason: "Outcome", attempt: Attempt) -> None:
+    """Say how an attempt ended that was asked to stop (contract D5, F3, G2)."""
+    if reason == "timeout":
+        ended.outcome = "timeout"
+        ended.message = f"ran longer than its timeout of {attempt.timeout_s:g} s"
+        ended.error_types = ()
+        ended.value = None
+        ended.permanent = False
+        ended.retry_after_s = None
+    elif ended.outcome == "ok" and not ended.terminated:
+        return  # it finished first
+    elif reason == "cancelled" or ended.terminated or ended.outcome != "error":
+        ended.outcome = reason
+        ended.value = None
+
+
+def _death_report(worker: _Worker, leave: birth.Exit, now: float) -> Ended:
+    """Report the attempt that a worker died of."""
+    how = _how_it_ended(leave)
+    if worker.fault is not None:
+        text = f"the worker (pid {worker.pid}) was killed because {worker.fault}"
+    elif leave.exit_code == wire.EXIT_PIPES_LOST:
+        text = f"the worker (pid {worker.pid}) lost its pipes: the task closed descriptors that are not its own"
+    else:
+        text = f"the worker (pid {worker.pid}) {how} while it ran this task"
+        if leave.signal == "SIGKILL":
+            text += "; procq did not kill it, so it was likely the OOM killer"
+    if leave.max_rss_bytes:
+        text += f"; its memory peaked at {leave.max_rss_bytes / 2**20:.0f} MiB"
+    return Ended(
+        "crash", worker.begun_at, now, message=text, pid=worker.pid, exit_code=leave.exit_code, signal=leave.signal,
+        peak_rss_bytes=leave.max_rss_bytes,
+    )  # fmt: skip
+
+
+def _how_it_ended(leave: birth.Exit) -> str:
+    if leave.signal is not None:
+        return f"was killed by {leave.signal}"
+    if leave.exit_code is not None:
+        return f"exited with code {leave.exit_code}"
+    return "ended in an unknown way"
+
+
+def _start_failure_text(worker: _Worker, leave: birth.Exit) -> str:
+    """Say why a worker never became ready."""
+    error = worker.start_error
+    if error is not None:
+        return f"{error.error_type}: {error.message}\n{error.traceback}".rstrip()
+    if worker.fault is not None:
+        return worker.fault
+    return f"a worker {_how_it_ended(leave)} before it was ready"

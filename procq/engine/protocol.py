@@ -1,0 +1,146 @@
+"""What an engine is told, and what it reports (DESIGN, section 6).
+
+An engine starts attempts, stops them and reports how they ended; it knows nothing of priorities,
+retries or graphs.  Everything here is called under the one lock of the queue, by whichever
+thread holds it, and must not block.
+"""
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Literal, Protocol
+
+from procq.outcome import Ended
+
+#: Why an attempt is stopped; also the outcome it then has, unless it finished first.
+StopReason = Literal["cancelled", "interrupted"]
+
+
+class Input(Protocol):
+    """A dependency that has succeeded."""
+
+    @property
+    def value(self) -> bytes | None:
+        """Its pickled result."""
+
+
+class Attempt(Protocol):
+    """What an engine must know of a task to run its next attempt."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def fence(self) -> int:
+        """How often the task was started; with `seq` it names one attempt."""
+
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def timeout_s(self) -> float | None: ...
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def inputs(self) -> Sequence[Input]: ...
+
+
+class Host(Protocol):
+    """Whom an engine reports to; it calls these under `lock`."""
+
+    @property
+    def lock(self) -> Lock: ...
+
+    def began(self, attempt: Attempt, at: float) -> None:
+        """An attempt that was sent ahead has begun at this instant."""
+
+    def ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
+        """An attempt has ended."""
+
+    def returned(self, attempt: Attempt) -> None:
+        """An attempt that was sent ahead was taken back from a worker that died."""
+
+    def progressed(self, attempt: Attempt, done: float, total: float) -> None:
+        """A running attempt said how far it is."""
+
+    def next_due(self) -> float | None:
+        """Return when `tick` must be called next if nothing happens before; None: never."""
+
+    def tick(self, now: float) -> None:
+        """Time has passed or something was reported: decide what happens next."""
+
+    @property
+    def backlog(self) -> int:
+        """How many attempts are ready and have no place."""
+
+    def broken(self, ended: Ended) -> None:
+        """Attempts cannot be run at all; every one would end like this (contract D11)."""
+
+    def failed(self, error: BaseException) -> None:
+        """The engine's own loop has a bug; called without the lock, and `closed` follows."""
+
+    def closed(self) -> None:
+        """The engine has left nothing behind and makes no further call.  Called without the lock."""
+
+
+class Engine(Protocol):
+    """Where attempts run."""
+
+    def now(self) -> float:
+        """Read the engine's monotonic clock, in seconds."""
+
+    def open(self, host: Host) -> None:
+        """Get ready to run attempts; called once, without the lock."""
+
+    @property
+    def idle(self) -> int:
+        """How many attempts could begin at once."""
+
+    @property
+    def room_ahead(self) -> int:
+        """How many attempts could be sent ahead to busy workers."""
+
+    def start(self, attempt: Attempt) -> None:
+        """Begin an attempt; only while `idle` is above 0.  Its `fence` is already the new one."""
+
+    def fits_ahead(self, attempt: Attempt) -> bool:
+        """Whether an attempt is small enough to be sent ahead."""
+
+    def send_ahead(self, attempt: Attempt) -> None:
+        """Send an attempt to a busy worker; only while `room_ahead` is above 0."""
+
+    def take_back(self, attempt: Attempt) -> bool:
+        """Take back an attempt that was sent ahead.
+
+        Returns:
+            True: it has not begun and never will.  False: it has begun, which is now known.
+        """
+
+    def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> None:
+        """Ask a running attempt to stop, and kill it after the grace; or kill it at once."""
+
+    @property
+    def growing(self) -> bool:
+        """Whether more workers may be started for what is ready."""
+
+    def wake(self, by: float | None = None) -> None:
+        """Have `tick` called soon, or at the latest at the instant `by`."""
+
+    def alarm(self) -> None:
+        """Have `tick` called soon; may be called without the lock, at any moment."""
+
+    def close(self, *, at_once: bool) -> None:
+        """Let the workers go, none of which runs an attempt; or kill them at once."""
+
+    @property
+    def manual(self) -> bool:
+        """Whether attempts run only in `step`, in the thread that waits."""
+
+    def step(self, until: float | None) -> bool:
+        """Run one attempt here, or move on to the next instant; called without the lock.
+
+        Returns:
+            False: nothing can happen before `until`.
+        """
+
+    def states(self) -> dict[str, int]:
+        """Count workers by what they do."""

@@ -1,0 +1,403 @@
+"""The grip on a submitted task: waiting for its end, its result or its error (contract F1, F4).
+
+Results and errors are unpickled here, in the thread that asks, and anew each time.  Waiting never
+polls: a waiter hangs a queue of its own on the task and sleeps on that.
+"""
+
+import weakref
+from _queue import Empty, SimpleQueue
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar, cast, final
+
+from procq.core.scheduler import CancelAnswer
+from procq.core.states import TERMINAL, Status
+from procq.core.task import AttemptRecord, Task
+from procq.errors import (
+    AttemptTimeout,
+    DependencyFailed,
+    InternalError,
+    MemoryLimitExceeded,
+    PayloadError,
+    RemoteError,
+    RemoteTraceback,
+    TaskCancelled,
+    TaskError,
+    TaskExpired,
+    UsageError,
+    WorkerCrashed,
+    WorkerLost,
+    WorkerStartError,
+)
+from procq.outcome import Ended, class_names
+from procq.payload import loads
+from procq.spec import Output, stand_for
+from procq.supervisor import Supervisor
+from procq.units import Duration, seconds
+
+R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+
+
+@final
+class TaskResult(Generic[R_co]):
+    """How a task stands, or ended (contract F1).  A copy: it does not change any more.
+
+    Attributes:
+        id: The task's id.
+        status: Its status.
+        value: What it returned; None unless it SUCCEEDED.
+        error: The error `result()` raises; None if there is none.
+        attempts: How many attempts were used.
+        history: The attempts that ended, oldest first.
+    """
+
+    __slots__ = ("attempts", "error", "history", "id", "status", "value")
+
+    def __init__(self, task: Task) -> None:
+        self.id = task.id
+        self.status = task.status
+        self.value: R_co | None = None
+        if task.status is Status.SUCCEEDED:
+            self.value = cast("R_co", loads(task.value or b""))
+        self.error = error_of(task)
+        self.attempts = task.attempts
+        self.history: tuple[AttemptRecord, ...] = task.records()
+
+    def __repr__(self) -> str:
+        return f"<TaskResult {self.id!r} {self.status} after {self.attempts} attempts>"
+
+
+@final
+class Handle(Generic[R_co]):
+    """The grip on one task; made by `Queue.submit`, never by hand.
+
+    Thread-safe.  A task without an id of its own is forgotten as soon as its handle is gone and
+    it has ended (contract F5).
+    """
+
+    __slots__ = ("__weakref__", "_supervisor", "_task")
+
+    def __init__(self, supervisor: Supervisor, task: Task) -> None:
+        self._supervisor = supervisor
+        self._task = task
+        task.owner = weakref.ref(self) if task.explicit else True
+
+    def __del__(self) -> None:
+        # Appending to a deque takes no lock, so this may run anywhere, even while one is held.
+        self._supervisor.orphans.append(self._task)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Become the number of the result while a call is pickled (contract E2)."""
+        return stand_for(self)
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.label()} {self.status}>"
+
+    def label(self) -> str:
+        """Return the type and the id."""
+        return f"{self._task.type} {self._task.id}"
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self._task.id
+
+    @property
+    def type(self) -> str:
+        """The task's type."""
+        return self._task.type
+
+    @property
+    def status(self) -> Status:
+        """The task's status at this moment."""
+        return self._task.status
+
+    @property
+    def ok(self) -> bool:
+        """Whether the task SUCCEEDED."""
+        return self._task.status is Status.SUCCEEDED
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts were used so far."""
+        return self._task.attempts
+
+    @property
+    def history(self) -> tuple[AttemptRecord, ...]:
+        """The attempts that ended, oldest first."""
+        return self._task.records()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error `result()` would raise, a new object each time; None if there is none (yet)."""
+        return error_of(self._task)
+
+    @property
+    def out(self) -> R_co:
+        """Stands for the result, typed as the result; pass it to another task (contract E2)."""
+        return cast("R_co", Output(self))
+
+    def done(self) -> bool:
+        """Whether the task has ended; never blocks."""
+        return self._task.status in TERMINAL
+
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait for the task's end and return what it returned, a new object each time.
+
+        Args:
+            timeout: The longest wait; None: without end.  Ends only the wait, not the task.
+
+        Raises:
+            TimeoutError: The task had not ended in time.
+            TaskCancelled: It was cancelled (also a `CancelledError`).
+            DependencyFailed: Something it depends on did not succeed.
+            AttemptTimeout, WorkerCrashed, ...: What befell its last attempt.
+            Exception: What the task itself raised, with the worker's traceback as its cause.
+        """
+        self.wait(timeout)
+        task = self._task
+        if task.status is Status.SUCCEEDED:
+            return cast("R_co", loads(task.value or b""))
+        error = error_of(task)
+        if error is None:
+            raise InternalError(f"task {task.id!r} is {task.status} without an error; please report this")
+        raise error
+
+    def exception(self, timeout: Duration | None = None) -> BaseException | None:
+        """Wait for the task's end and return its error, or None if it succeeded.
+
+        Raises:
+            TimeoutError: The task had not ended in time.
+        """
+        self.wait(timeout)
+        return error_of(self._task)
+
+    def wait(self, timeout: Duration | None = None) -> None:
+        """Wait for the task's end, however it ends.
+
+        Raises:
+            TimeoutError: The task had not ended in time.
+        """
+        if self._task.status not in TERMINAL:
+            wait_for_end(self._supervisor, self._task, _limit(timeout))
+
+    def cancel(self) -> CancelAnswer:
+        """Cancel the task (contract F3); never waits for its end.
+
+        Returns:
+            "cancelled": it had not begun and never will.  "stopping": it is asked to stop, and
+            killed after `kill_grace`.  "finished": it had ended.
+        """
+        with self._supervisor.lock:
+            return self._supervisor.cancel(self._task)
+
+    def add_done_callback(self, fn: "Callable[[Handle[R_co]], object]") -> None:
+        """Have `fn(handle)` called once when the task has ended; at once if it has.
+
+        It runs in a thread of its own kind, outside every lock.  One that raises is logged and
+        harms nobody (contract F4).
+        """
+        supervisor = self._supervisor
+        callback = partial(supervisor.callbacks.put, partial(fn, self))
+        with supervisor.lock:
+            if supervisor.listen(self._task, _Callback(callback)):
+                return
+        callback()
+
+
+class _Callback:
+    """A listener that hands a user's callback to the callback thread."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def __call__(self, _task: Task) -> None:
+        self._call()
+
+
+def task_of(handle: "Handle[Any]") -> Task:
+    """Return the core's record behind a handle."""
+    return handle._task  # noqa: SLF001 - the façade's own
+
+
+def supervisor_of(handle: "Handle[Any]") -> Supervisor:
+    """Return the supervisor behind a handle."""
+    return handle._supervisor  # noqa: SLF001
+
+
+def _limit(timeout: Duration | None) -> float | None:
+    return None if timeout is None else seconds(timeout, field="timeout")
+
+
+def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) -> None:
+    """Sleep until a task has ended.
+
+    Raises:
+        TimeoutError: It had not ended in time.
+        InternalError: The supervisor failed, so that it never will.
+    """
+    arrived: SimpleQueue[Task] = SimpleQueue()
+    with supervisor.lock:
+        if not supervisor.listen(task, arrived.put):
+            return
+    try:
+        if not supervisor.wait_for(partial(_get, arrived), partial(_has_ended, supervisor, task), timeout_s):
+            raise TimeoutError(f"task {task.id!r} is still {task.status} after {timeout_s:g} s of waiting")
+    except BaseException:
+        with supervisor.lock:
+            supervisor.unlisten(task, arrived.put)
+        raise
+    supervisor.check_alive()
+
+
+def _has_ended(supervisor: Supervisor, task: Task) -> bool:
+    return task.status in TERMINAL or supervisor.bug is not None
+
+
+def _get(arrived: "SimpleQueue[Task]", timeout_s: float | None) -> None:
+    """Wait for an arrival; none within the timeout is fine."""
+    try:
+        arrived.get(timeout=timeout_s)
+    except Empty:
+        pass
+
+
+def as_completed(
+    handles: "Iterable[Handle[R]]", timeout: Duration | None = None
+) -> "Iterator[Handle[R]]":
+    """Yield handles in the order in which their tasks end; linear in their number (contract F2).
+
+    Args:
+        handles: Handles of one queue, or of several.  The iterable is read at once; one that is
+            given twice comes once.
+        timeout: The longest wait for all of them together; None: without end.
+
+    Raises:
+        TimeoutError: Not all had ended in time.
+        UsageError: Something is no handle.
+    """
+    waiting = dict.fromkeys(handles)
+    for handle in waiting:
+        if not isinstance(handle, Handle):
+            raise UsageError(f"as_completed() got {handle!r}; expected handles, as Queue.submit returns them")
+    return _as_completed(waiting, _limit(timeout))
+
+
+def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> "Iterator[Handle[R]]":
+    arrived: SimpleQueue[Task] = SimpleQueue()
+    by_seq: dict[tuple[int, int], Handle[R]] = {}
+    handles = list(waiting)
+    waiting.clear()
+    for handle in handles:
+        supervisor, task = supervisor_of(handle), task_of(handle)
+        with supervisor.lock:
+            ended = not supervisor.listen(task, arrived.put)
+        if ended:
+            arrived.put(task)
+        by_seq[id(task), task.seq] = handle
+    if not handles:
+        return
+    supervisor = supervisor_of(handles[0])
+    del handle, handles
+    ends_at = None if timeout_s is None else supervisor.engine.now() + timeout_s
+    try:
+        while by_seq:
+            left = None if ends_at is None else max(0.0, ends_at - supervisor.engine.now())
+            if arrived.empty():
+                supervisor.wait_for(
+                    lambda timeout_s: _get_again(arrived, timeout_s),
+                    lambda: not arrived.empty() or supervisor.bug is not None,
+                    left,
+                )
+                supervisor.check_alive()
+            try:
+                task = arrived.get_nowait()
+            except Empty:
+                raise TimeoutError(f"{len(by_seq)} tasks had not ended after {timeout_s:g} s of waiting") from None
+            yield by_seq.pop((id(task), task.seq))
+    finally:
+        for handle in by_seq.values():
+            with supervisor_of(handle).lock:
+                supervisor_of(handle).unlisten(task_of(handle), arrived.put)
+
+
+def _get_again(arrived: "SimpleQueue[Task]", timeout_s: float | None) -> None:
+    """Wait for an arrival and leave it in the queue."""
+    try:
+        task = arrived.get(timeout=timeout_s)
+    except Empty:
+        return
+    arrived.put(task)
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+
+def error_of(task: Task) -> BaseException | None:
+    """Return what `result()` raises for a task, a new object; None if there is no error."""
+    if task.status is Status.FAILED:
+        ended = task.ended
+        return _error_of_attempt(task, Ended("lost", 0, 0) if ended is None else ended)
+    if task.status is Status.CANCELLED:
+        return _error_of_cancellation(task).located(task.id, None)
+    return None
+
+
+def _error_of_cancellation(task: Task) -> TaskError:
+    match task.cause:
+        case "dependency":
+            return DependencyFailed(task.origin or "?")
+        case "expired":
+            return TaskExpired(f"task {task.id!r} was not started before its expires, and so never")
+        case "shutdown":
+            return TaskCancelled(f"task {task.id!r} was cut off by the shutdown of its queue")
+        case "not needed":
+            return TaskCancelled(f"task {task.id!r} was not needed: what it depends on did not fail")
+        case _:
+            return TaskCancelled(f"task {task.id!r} was cancelled")
+
+
+def _error_of_attempt(task: Task, ended: Ended) -> BaseException:
+    error: TaskError
+    match ended.outcome:
+        case "timeout":
+            error = AttemptTimeout(f"task {task.id!r} {ended.message}")
+        case "crash":
+            error = WorkerCrashed(f"task {task.id!r}: {ended.message}")
+            error.exit_code, error.signal = ended.exit_code, ended.signal
+        case "memory":
+            error = MemoryLimitExceeded(f"task {task.id!r}: {ended.message}")
+        case "error":
+            return _error_of_task(task, ended)
+        case _:
+            error = WorkerLost(f"task {task.id!r}: {ended.message or 'the attempt is gone without an answer'}")
+    return error.located(task.id, task.failures)
+
+
+#: Errors that are known here by the name of their class and made from their text alone.
+_BY_NAME = {class_names(cls)[0]: cls for cls in (PayloadError, WorkerStartError)}
+
+
+def _error_of_task(task: Task, ended: Ended) -> BaseException:
+    """Rebuild what the task raised; what cannot be rebuilt is told (contract D9)."""
+    name = ended.error_types[0] if ended.error_types else "Exception"
+    error: BaseException | None = None
+    if ended.value is not None:
+        try:
+            loaded = loads(ended.value)
+        except Exception:  # noqa: BLE001 - a constructor of the user's; the stand-in below tells all
+            loaded = None
+        # What is no `Exception` must not act here as it would have acted there: a SystemExit
+        # would end the program that asks (D3).
+        if isinstance(loaded, Exception):
+            error = loaded
+    elif name in _BY_NAME:
+        error = _BY_NAME[name](ended.message)
+    if error is None:
+        error = RemoteError(name, ended.message, ended.traceback).located(task.id, task.failures)
+    if ended.traceback:
+        error.__cause__ = RemoteTraceback(ended.traceback)
+    return error

@@ -1,0 +1,119 @@
+"""Turns calls, results and errors into bytes and back (contract C5, D9, E2).
+
+Decides what travels by reference and what by value: plain `pickle` first, because it is five
+times faster, and cloudpickle where plain pickle fails or would name `__main__`, which is a
+different module in a worker.  Used on both sides of the pipe, so it imports only `pickle`
+until a payload needs more.
+
+A dependency's result is known inside a payload by its number alone: objects that stand for
+results (handles, specs) reduce themselves to `_result_of(number)` while `dump_call` runs, and
+the worker puts the result's own bytes in their place.  So nobody walks the arguments, a
+placeholder may lie at any depth, and the supervisor never unpickles a result.
+"""
+
+import pickle
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PROTOCOL = 5
+
+
+class NotPicklable(Exception):  # noqa: N818 - becomes a PayloadError where the caller is known
+    """Neither pickle nor cloudpickle can turn an object into bytes; the cause says why."""
+
+
+class _Session(threading.local):
+    """What the call being pickled or unpickled in this thread refers to."""
+
+    #: While pickling: the objects standing for results, in the order of their numbers.
+    #: None when no call is being pickled in this thread.
+    found: "list[object] | None" = None
+    #: While unpickling: the pickled results, by number.
+    inputs: "Sequence[bytes]" = ()
+
+
+_SESSION = _Session()
+
+
+def dump_call(
+    fn: "Callable[..., object]", args: "tuple[object, ...]", kwargs: "Mapping[str, object]"
+) -> "tuple[bytes, list[object]]":
+    """Pickle a call in the caller's thread.
+
+    Returns:
+        The bytes, and the objects in the arguments that stand for results, by number.
+
+    Raises:
+        NotPicklable: Something in the call cannot be pickled.
+    """
+    found: list[object] = []
+    _SESSION.found = found
+    try:
+        data = dumps((fn, args, kwargs) if kwargs else (fn, args), before_second_try=found.clear)
+    finally:
+        _SESSION.found = None
+    return data, found
+
+
+def load_call(
+    data: bytes, inputs: "Sequence[bytes]"
+) -> "tuple[Callable[..., object], tuple[object, ...], dict[str, object]]":
+    """Unpickle a call, with the pickled results of its dependencies in their places."""
+    _SESSION.inputs = inputs
+    try:
+        fn, args, *rest = pickle.loads(data)
+    finally:
+        _SESSION.inputs = ()
+    return fn, args, rest[0] if rest else {}
+
+
+def placeholder(standin: object) -> "tuple[object, ...] | None":
+    """Reduce an object that stands for a result; None when no call is being pickled."""
+    found = _SESSION.found
+    if found is None:
+        return None
+    for number, known in enumerate(found):
+        if known is standin:
+            return _result_of, (number,)
+    found.append(standin)
+    return _result_of, (len(found) - 1,)
+
+
+def _result_of(number: int) -> object:
+    """Rebuild the result that stands at this place; called by pickle in the worker."""
+    return pickle.loads(_SESSION.inputs[number])
+
+
+def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = None) -> bytes:
+    """Pickle anything that pickle or cloudpickle can.
+
+    Raises:
+        NotPicklable: Neither can; its cause is the error of the last try.
+    """
+    try:
+        data = pickle.dumps(value, PROTOCOL)
+    except Exception:  # noqa: BLE001, S110 - any error of a user's __reduce__ leads to the second try
+        pass
+    else:
+        # What lives in `__main__` is pickled by name, and the name leads nowhere in a worker.
+        # A false hit (the text in a string) only costs the slower way.
+        if b"__main__" not in data:
+            return data
+    if before_second_try is not None:
+        before_second_try()
+    try:
+        import cloudpickle  # noqa: PLC0415 - 20 ms that most workers never need
+
+        return cloudpickle.dumps(value, PROTOCOL)  # type: ignore[no-any-return]  # it returns bytes
+    except RecursionError as error:
+        raise NotPicklable("the object is nested too deeply") from error
+    except Exception as error:
+        raise NotPicklable(str(error)) from error
+
+
+def loads(data: bytes) -> object:
+    """Unpickle what `dumps` made; raises whatever the objects' own constructors raise."""
+    return pickle.loads(data)

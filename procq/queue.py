@@ -1,0 +1,701 @@
+"""`Queue`: what programs import (contract C, F, G, H).
+
+The façade: it validates what the user says, pickles it in the user's thread, and passes it on to
+the supervisor under the one lock.  No rule of scheduling stands here.
+"""
+
+import atexit
+import itertools
+import sys
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, cast, final, overload
+
+from procq import loader
+from procq.batch import Draft, Resolver, draft_all, in_order, pickle_call
+from procq.core.scheduler import CancelAnswer, Scheduler
+from procq.core.states import Status
+from procq.core.task import DeadLetter, Task
+from procq.engine.local.loop import LocalEngine
+from procq.engine.local.machine import quarter_of_memory, usable_cpus
+from procq.engine.protocol import Engine
+from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
+from procq.handle import Handle, TaskResult, as_completed, supervisor_of, task_of
+from procq.retry import BackoffLike, as_backoff, exponential
+from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
+from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
+from procq.units import Duration, Size, count, seconds, size_bytes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: "Not given", where None means something else.
+_NOT_GIVEN: Final = object()
+
+#: Finished tasks with an id of their own that are kept, and for how long (contract F5).
+RETENTION: Final = (10_000, "1h")
+#: Dead letters that are kept, and for how long (contract F6; the figures of asynq and Dramatiq).
+DEAD_LETTERS: Final = (10_000, "7d")
+
+TaskRef = "str | Handle[Any] | TaskSpec[Any]"
+
+
+@final
+class Stats:
+    """A look at a queue (contract F8).
+
+    Attributes:
+        counts: Tasks by status; ended ones are counted even after they are forgotten.
+        retries: How many attempts were followed by another.
+        dead_letters: How many are kept; `dead_letters_dropped`: how many no longer are.
+        dropped_messages: Late reports that were not accepted (contract D1).
+        workers: Workers by what they do.
+        throughput: Tasks ended a second since `start`.
+        oldest_ready_s: How long the longest-waiting READY task has waited since submit, or None.
+    """
+
+    __slots__ = (
+        "counts", "dead_letters", "dead_letters_dropped", "dropped_messages", "oldest_ready_s", "retries",
+        "throughput", "workers",
+    )  # fmt: skip
+
+    def __init__(self, supervisor: Supervisor, started_at: float | None) -> None:
+        scheduler = supervisor.scheduler
+        now = supervisor.engine.now()
+        self.counts = dict(scheduler.counts)
+        self.retries = scheduler.retries
+        self.dead_letters = len(scheduler.letters)
+        self.dead_letters_dropped = scheduler.letters.dropped
+        self.dropped_messages = scheduler.dropped_late
+        self.workers = supervisor.engine.states()
+        ended = sum(self.counts[status] for status in Status if status.terminal)
+        elapsed = 0.0 if started_at is None else now - started_at
+        self.throughput = ended / elapsed if elapsed > 0 else 0.0
+        oldest = min((task.submitted_at for task in scheduler.ready), default=None)
+        self.oldest_ready_s = None if oldest is None else now - oldest
+
+    def __repr__(self) -> str:
+        counted = ", ".join(f"{number} {status}" for status, number in self.counts.items() if number)
+        return f"<Stats {counted or 'empty'}; {self.throughput:.0f}/s>"
+
+
+@final
+class Queue:
+    """A pool of worker processes and the in-memory queue in front of it.
+
+    Made stopped; `start()` or `with` starts it.  Leaving `with` drains it, leaving by an
+    exception kills it (contract G4).  Every method is thread-safe and may be called from
+    done-callbacks; only those that say so block.  Delivery is at least once (D1).
+
+    Args:
+        workers: How many processes at most; None: as many as there are usable processors
+            (affinity and cgroup quota).  They start when there is work for them.
+        handlers: Functions by type, for `TaskSpec(type=..., payload=...)`.
+        policy: "strict": highest priority first, then order of submission.
+        limits: At most so many tasks of a type run at once.
+        backoff: What a task waits between attempts unless it says otherwise.
+        initializer: Called with `initargs` once in each worker before its first task.
+        initargs: Its arguments.
+        max_pending: At most so many tasks wait; then `submit` waits.  None: no bound.
+        max_pending_bytes: At most so many bytes of pickled calls are held; None: no bound.  By
+            default a quarter of the memory that is available when it first matters.
+        kill_grace: From asking a task to stop until its process group is killed.
+        start_timeout: A worker that is not ready by then, initializer included, is killed.
+        retention: How many finished tasks with an id of their own are kept, and how long.
+        dead_letters: How many dead letters are kept, and how long.
+        engine: "local", or an engine object such as `procq.testing` makes.
+
+    Raises:
+        UsageError: A value cannot be; the message names it.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        handlers: Mapping[str, Callable[..., object]] | None = None,
+        policy: Literal["strict"] = "strict",
+        limits: Mapping[str, int] | None = None,
+        backoff: BackoffLike = exponential(),  # noqa: B008 - immutable
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[object, ...] = (),
+        max_pending: int | None = None,
+        max_pending_bytes: Size | None = _NOT_GIVEN,  # type: ignore[assignment]  # None means no bound
+        kill_grace: Duration = 1,
+        start_timeout: Duration = 60,
+        retention: tuple[int, Duration] = RETENTION,
+        dead_letters: tuple[int, Duration] = DEAD_LETTERS,
+        engine: "Literal['local'] | Engine" = "local",
+    ) -> None:
+        if sys.platform == "win32":
+            raise UsageError("procq does not run on Windows yet (Linux; macOS best effort); use WSL")
+        if policy != "strict":
+            raise UsageError(f"policy={policy!r}: must be 'strict'")
+        self._handlers = _checked_handlers(handlers)
+        self.workers = usable_cpus() if workers is None else count(workers, field="workers", least=1)
+        scheduler = Scheduler(
+            backoff=as_backoff(backoff),
+            draw=_draw if engine == "local" else getattr(engine, "draw", _draw),
+            limits=_checked_limits(limits),
+            retention=_checked_bounds(retention, "retention"),
+            dead_letters=_checked_bounds(dead_letters, "dead_letters"),
+        )
+        if engine == "local":
+            chosen: Engine = LocalEngine(
+                workers=self.workers,
+                kill_grace_s=seconds(kill_grace, field="kill_grace"),
+                start_timeout_s=seconds(start_timeout, field="start_timeout"),
+                initializer=_pickled_initializer(initializer, initargs),
+                jobs=loader.known,
+            )
+        elif isinstance(engine, str):
+            raise UsageError(f"engine={engine!r}: must be 'local' or an engine object")
+        else:
+            chosen = engine
+        self._supervisor = Supervisor(
+            scheduler,
+            chosen,
+            max_pending=None if max_pending is None else count(max_pending, field="max_pending", least=1),
+            max_pending_bytes=_checked_byte_bound(max_pending_bytes),
+        )
+        self._numbers = itertools.count()
+        self._started_at: float | None = None
+        #: what a spec was submitted as; as long as the spec lives, it is a grip on the task
+        self._by_spec: weakref.WeakKeyDictionary[TaskSpec[Any], Handle[Any]] = weakref.WeakKeyDictionary()
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start running what is submitted; returns the queue.  Calling it again changes nothing.
+
+        Raises:
+            QueueClosedError: The queue was shut down.
+        """
+        self._supervisor.open()
+        if self._started_at is None:
+            self._started_at = self._supervisor.engine.now()
+        return self
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown(mode="drain" if error_type is None else "kill")
+
+    def __del__(self) -> None:
+        supervisor = getattr(self, "_supervisor", None)
+        if supervisor is None or supervisor.forked or supervisor.closing or not supervisor.in_use:
+            return
+        supervisor.abandon()
+        warnings.warn(
+            "a Queue was dropped without shutdown; its tasks are killed. Use `with Queue() as q:`",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+
+    def __reduce__(self) -> str:
+        raise UsageError("a Queue can't be sent to a worker; open one inside the task")
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.workers} workers, {self._supervisor.waiting()} waiting>"
+
+    def shutdown(self, timeout: Duration | None = None, mode: Mode = "drain") -> ShutdownReport:
+        """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
+
+        May be called again, also from other threads while one call waits: a harsher mode or a
+        nearer deadline takes over at once, and every call returns the report.
+
+        Args:
+            timeout: When it has passed, what runs is asked to stop and killed after
+                `kill_grace`, and all the rest is cancelled; returns by `timeout` + `kill_grace`
+                + 1 s.  None: no deadline.
+            mode: "drain": everything accepted runs to its end, retries and delayed tasks
+                included.  "finish": only what is running now, without retries.  "kill":
+                nothing; with `timeout=0` without asking first.
+
+        Raises:
+            UsageError: An unknown mode, or no duration.
+        """
+        if mode not in {"drain", "finish", "kill"}:
+            raise UsageError(f"mode={mode!r}: must be 'drain', 'finish' or 'kill'")
+        return self._supervisor.shutdown(mode, None if timeout is None else seconds(timeout, field="timeout"))
+
+    def pause(self) -> None:
+        """Start nothing new; what runs goes on, what was sent ahead is taken back (contract H1)."""
+        with self._supervisor.lock:
+            self._supervisor.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        with self._supervisor.lock:
+            self._supervisor.resume()
+
+    # --- submitting ----------------------------------------------------------------------------
+
+    @overload
+    def submit(
+        self, spec: TaskSpec[R], /, *, block: bool = True, timeout: Duration | None = None
+    ) -> Handle[R]: ...
+    @overload
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def submit(self, what: Any, /, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Submit a task: a function with its arguments, or a spec.
+
+        Function and arguments are pickled here and now; what changes later does not matter.
+        Every keyword belongs to the function.  The same spec again is the same task, and so is
+        an equal one with the same id (contract C4).  Specs and handles among the arguments are
+        dependencies, replaced by their results (E2); specs not submitted yet are submitted too.
+
+        Blocks while the queue is full (`max_pending`); beside a spec `block=False` and
+        `timeout=` bound that.
+
+        Raises:
+            PayloadError: Something cannot be pickled; names the argument and the culprit.
+            DuplicateTaskError: The id belongs to another task.
+            UnknownDependencyError: A dependency is not known (any more).
+            UnknownHandlerError: No handler has the spec's type.
+            QueueFullError: No room, and the call must not wait (any longer).
+            QueueClosedError: Shutdown has begun, or this is a forked child.
+            UsageError: This is no function and no spec.
+        """
+        supervisor = self._supervisor
+        supervisor.check_usable()
+        if isinstance(what, TaskSpec):
+            return self._submit_spec(what, args, kwargs)
+        if isinstance(what, TaskFunction):
+            return self._submit_batch([what.spec(*args, **kwargs)])[0]
+        type_name = type_of(what)
+        payload, inputs = pickle_call(what, args, kwargs, type_name)
+        if inputs:
+            return self._submit_batch([call_spec(what, args, kwargs)])[0]
+        task = Task(f"#{next(self._numbers)}", type_name, payload, DEFAULTS)
+        with supervisor.lock:
+            if supervisor.bounded:
+                supervisor.wait_for_room(len(payload), block=True, timeout_s=None)
+            supervisor.check_usable()
+            if task.id in supervisor.scheduler.tasks:
+                task.id = self._free_id()
+            handle: Handle[Any] = Handle(supervisor, task)
+            supervisor.submit((task,))
+        return handle
+
+    def submit_many(self, specs: Iterable[TaskSpec[R]]) -> list[Handle[R]]:
+        """Submit many specs; a list or tuple is checked whole before any of it is accepted.
+
+        In a list or tuple tasks may name each other in any order.  Another iterable is read as
+        there is room: each item as `submit` would take it, so a generator may be longer than
+        memory.  Blocks while the queue is full.
+
+        Returns:
+            A handle for each spec, in order.
+
+        Raises:
+            CycleError: They depend on each other in a circle.
+            Exception: As `submit`; of a list nothing was then accepted.
+        """
+        self._supervisor.check_usable()
+        if isinstance(specs, list | tuple):
+            return self._submit_batch(specs)
+        return [self.submit(spec) for spec in specs]
+
+    def _submit_spec(
+        self, spec: TaskSpec[Any], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Handle[Any]:
+        if args or kwargs.keys() - {"block", "timeout"}:
+            raise UsageError(
+                "submit(spec) takes only block= and timeout= beside the spec; "
+                "the arguments of the task belong into .spec(...)"
+            )
+        timeout = kwargs.get("timeout")
+        return self._submit_batch(
+            [spec],
+            block=bool(kwargs.get("block", True)),
+            timeout_s=None if timeout is None else seconds(cast("Duration", timeout), field="timeout"),
+        )[0]
+
+    def _submit_batch(
+        self, specs: Sequence[TaskSpec[Any]], *, block: bool = True, timeout_s: float | None = None
+    ) -> list[Handle[Any]]:
+        """Submit specs and what they depend on, all or none."""
+        supervisor = self._supervisor
+        by_spec = self._by_spec
+        drafts = draft_all(specs, self._handlers, by_spec.__contains__)
+        with supervisor.lock:
+            if drafts and supervisor.bounded:
+                size = sum(len(draft.payload) for draft in drafts.values())
+                supervisor.wait_for_room(size, block=block, timeout_s=timeout_s)
+            supervisor.check_usable()
+            new, handles = self._tasks_of(drafts)
+            if new:
+                supervisor.submit(new)
+            by_spec.update(handles)
+            return [by_spec[spec] for spec in specs]
+
+    def _tasks_of(
+        self, drafts: Mapping[TaskSpec[Any], Draft]
+    ) -> tuple[list[Task], dict[TaskSpec[Any], Handle[Any]]]:
+        """Make tasks of drafts, in an order in which each follows its dependencies; the lock is held."""
+        # Another thread may have submitted one of the specs while this one pickled.
+        fresh = {spec: draft for spec, draft in drafts.items() if spec not in self._by_spec}
+        resolver = Resolver(self._supervisor, fresh, self._by_spec)
+        found = {
+            draft: [resolver.find(source, draft) for source in draft.depends_on] for draft in fresh.values()
+        }
+        known = self._known_tasks(fresh.values())
+        now = self._supervisor.engine.now()
+        tasks: dict[Draft, Task] = dict(known)
+        new: list[Task] = []
+        for draft in in_order(list(fresh.values()), found):
+            if draft in known:
+                continue
+            needs = [tasks[need] if isinstance(need, Draft) else need for need in found[draft]]
+            tasks[draft] = self._make(draft, needs, now)
+            new.append(tasks[draft])
+        handles = {spec: self._handle_of(tasks[draft]) for spec, draft in fresh.items()}
+        return new, handles
+
+    def _known_tasks(self, drafts: Iterable[Draft]) -> dict[Draft, Task]:
+        """Find drafts that are known tasks under the same id (contract C4).
+
+        Raises:
+            DuplicateTaskError: An id belongs to another task, or two of the batch share one.
+        """
+        known: dict[Draft, Task] = {}
+        first: dict[str, Draft] = {}
+        for draft in drafts:
+            if draft.id is None:
+                continue
+            twin = first.setdefault(draft.id, draft)
+            if twin is not draft:
+                raise DuplicateTaskError(draft.id, "another task of the same submit")
+            task = self._supervisor.scheduler.tasks.get(draft.id)
+            if task is not None:
+                if not _is_same(task, draft):
+                    raise DuplicateTaskError(draft.id, f"another task of type {task.type!r} ({task.status})")
+                known[draft] = task
+        return known
+
+    def _make(self, draft: Draft, needs: list[Task], now: float) -> Task:
+        options = draft.options
+        explicit = draft.id is not None
+        return Task(
+            self._free_id() if draft.id is None else draft.id,
+            draft.type,
+            draft.payload,
+            options,
+            depends_on=tuple(dict.fromkeys(needs)),
+            inputs=tuple(needs[: len(draft.inputs)]),
+            due=_due(options, now),
+            expires_at=_instant(options.expires, now),
+            explicit=explicit,
+        )
+
+    def _free_id(self) -> str:
+        """Make an id that no task has."""
+        while (task_id := f"#{next(self._numbers)}") in self._supervisor.scheduler.tasks:
+            pass
+        return task_id
+
+    def _handle_of(self, task: Task) -> Handle[Any]:
+        """Return the handle of a task, the same one as long as there is one."""
+        owner = task.owner
+        handle = owner() if isinstance(owner, weakref.ref) else None
+        return Handle(self._supervisor, task) if handle is None else handle
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def wait(self, task: "TaskRef", timeout: Duration | None = None) -> TaskResult[Any]:
+        """Wait for a task's end and tell how it ended, without raising its error.
+
+        Args:
+            task: An id, a handle or a spec.
+            timeout: The longest wait; None: without end.
+
+        Raises:
+            UnknownTaskError: No task has this id (any more).
+            TimeoutError: It had not ended in time.
+        """
+        handle = self.handle(task)
+        handle.wait(timeout)
+        return TaskResult(task_of(handle))
+
+    def handle(self, task: "TaskRef") -> Handle[Any]:
+        """Return the handle of a known task.
+
+        Raises:
+            UnknownTaskError: No task has this id (any more), or it is of another queue.
+        """
+        if isinstance(task, Handle):
+            if supervisor_of(task) is not self._supervisor:
+                raise UnknownTaskError(f"{task.id} (of another queue)")
+            return task
+        with self._supervisor.lock:
+            if isinstance(task, TaskSpec):
+                known = self._by_spec.get(task)
+                if known is None:
+                    raise UnknownTaskError(task.label())
+                return known
+            return self._handle_of(self._supervisor.scheduler.find(task))
+
+    def map(
+        self,
+        fn: "Callable[..., R] | TaskFunction[..., R]",
+        *iterables: Iterable[Any],
+        ordered: bool = True,
+        buffersize: int | None = None,
+        timeout: Duration | None = None,
+    ) -> "Results[R]":
+        """Call a function with each item, or each tuple of items, in the workers.
+
+        Lazy: at most `buffersize` items are read ahead of what was taken.  The iterator raises
+        the error of an item in its place and goes on with the next; closing it, or letting go of
+        it, cancels what was not taken.
+
+        Args:
+            fn: A function, or a task function with its options (a timeout for each item, ...).
+            iterables: Its arguments; the shortest one ends it.
+            ordered: Results in the order of the items; False: as they come.
+            buffersize: Items in flight; None: 4 for each worker.
+            timeout: The longest wait for any one result.
+
+        Raises:
+            UsageError: No iterable, or a value that cannot be.
+        """
+        if not iterables:
+            raise UsageError("map() needs at least one iterable")
+        window = 4 * self.workers if buffersize is None else count(buffersize, field="buffersize", least=1)
+        limit_s = None if timeout is None else seconds(timeout, field="timeout")
+        return Results(self, fn, zip(*iterables, strict=False), ordered=ordered, window=window, timeout_s=limit_s)
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def cancel(self, task: "TaskRef") -> CancelAnswer:
+        """Cancel a task (contract F3); its dependents end CANCELLED with it.  Never blocks.
+
+        Returns:
+            "cancelled", "stopping" (it is asked to stop, then killed) or "finished".
+
+        Raises:
+            UnknownTaskError: No task has this id (any more).
+        """
+        return self.handle(task).cancel()
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Return the kept records of the tasks that ended FAILED, newest last (contract F6)."""
+        with self._supervisor.lock:
+            scheduler = self._supervisor.scheduler
+            scheduler.prune(self._supervisor.engine.now())
+            return scheduler.letters.listed()
+
+    def replay(
+        self,
+        which: "TaskRef | Literal['all'] | Callable[[DeadLetter], bool]" = "all",
+        *,
+        reset_attempts: bool = True,
+        with_dependents: bool = False,
+    ) -> int:
+        """Take dead letters back into the queue, at their original places (contract F7).
+
+        Args:
+            which: "all" dead letters; those for which a function is true; or one task, which
+                may also be one that ended CANCELLED.
+            reset_attempts: Whether all attempts are granted again.
+            with_dependents: Whether the tasks that were cancelled because of it come back too.
+
+        Returns:
+            How many tasks were taken back, dependents not counted.
+
+        Raises:
+            UnknownTaskError: No task has this id (any more).
+            QueueClosedError: Shutdown has begun.
+        """
+        self._supervisor.check_usable()
+        with self._supervisor.lock:
+            return self._supervisor.replay(
+                self._select(which), reset_attempts=reset_attempts, with_dependents=with_dependents
+            )
+
+    def purge(self, which: "TaskRef | Literal['all'] | Callable[[DeadLetter], bool]" = "all") -> int:
+        """Drop dead letters for good; returns how many.
+
+        Raises:
+            UnknownTaskError: No task has this id (any more).
+        """
+        with self._supervisor.lock:
+            return self._supervisor.scheduler.purge(self._select(which))
+
+    def _select(self, which: object) -> list[Task]:
+        """Find the tasks that `replay` or `purge` means; the lock is held."""
+        scheduler = self._supervisor.scheduler
+        if which == "all":
+            return list(scheduler.letters)
+        if isinstance(which, Handle):
+            return [task_of(which)]
+        if isinstance(which, TaskSpec):
+            known = self._by_spec.get(which)
+            if known is None:
+                raise UnknownTaskError(which.label())
+            return [task_of(known)]
+        if isinstance(which, str):
+            return [scheduler.find(which)]
+        if callable(which):
+            wanted = {letter.id for letter in scheduler.letters.listed() if which(letter)}
+            return [task for task in scheduler.letters if task.id in wanted]
+        raise UsageError(f"{which!r}: expected an id, a handle, a spec, 'all' or a function of a dead letter")
+
+    def stats(self) -> Stats:
+        """Look at the queue; takes time in proportion to the READY tasks (contract F8)."""
+        with self._supervisor.lock:
+            return Stats(self._supervisor, self._started_at)
+
+
+@final
+class Results(Generic[R]):
+    """The results of a `map`, one by one; an error is raised in its place and does not end it."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        fn: "Callable[..., R] | TaskFunction[..., R]",
+        items: Iterator[tuple[Any, ...]],
+        *,
+        ordered: bool,
+        window: int,
+        timeout_s: float | None,
+    ) -> None:
+        self._queue = queue
+        self._fn = fn
+        self._items = items
+        self._ordered = ordered
+        self._window = window
+        self._timeout_s = timeout_s
+        self._in_flight: deque[Handle[R]] = deque()
+
+    def __iter__(self) -> "Results[R]":
+        return self
+
+    def __next__(self) -> R:
+        self._fill()
+        if not self._in_flight:
+            raise StopIteration
+        if self._ordered:
+            handle = self._in_flight[0]
+            handle.wait(self._timeout_s)
+        else:
+            handle = next(as_completed(self._in_flight, self._timeout_s))
+        self._in_flight.remove(handle)
+        return handle.result()
+
+    def _fill(self) -> None:
+        """Submit items while there is room in flight."""
+        while len(self._in_flight) < self._window:
+            item = next(self._items, None)
+            if item is None:
+                return
+            self._in_flight.append(self._queue.submit(self._fn, *item))
+
+    def close(self) -> None:
+        """Cancel what was not taken, and read no more items."""
+        self._items = iter(())
+        while self._in_flight:
+            self._in_flight.pop().cancel()
+
+    def __del__(self) -> None:
+        if getattr(self, "_in_flight", None):
+            self._items = iter(())
+            # Not here: this may run anywhere, even while the lock is held by this thread.
+            supervisor_of(self._in_flight[0]).cancel_later([task_of(handle) for handle in self._in_flight])
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+def _draw() -> float:
+    """Return a number in [0, 1) for jitter."""
+    from random import random  # noqa: PLC0415 - 10 ms that only retries need
+
+    return random()  # noqa: S311 - jitter needs no secrecy
+
+
+def _is_same(task: Task, draft: Draft) -> bool:
+    """Whether a known task is what a draft describes (contract C4)."""
+    rules = task.rules
+    return (
+        task.type == draft.type
+        and task.payload == draft.payload
+        and isinstance(rules, Options)
+        and rules.same_as(draft.options)
+    )
+
+
+def _due(options: Options, now: float) -> float | None:
+    """Return the instant before which a task does not start."""
+    if options.run_at is not None:
+        return _instant(options.run_at, now)
+    return _instant(options.delay_s, now)
+
+
+def _instant(value: "float | datetime | None", now: float) -> float | None:
+    """Turn a wait or a wall-clock instant into one of the queue's clock, once (contract, Words)."""
+    if isinstance(value, datetime):
+        return now + (value - datetime.now(value.tzinfo)).total_seconds()
+    return None if value is None else now + value
+
+
+def _checked_handlers(handlers: Mapping[str, Callable[..., object]] | None) -> dict[str, Callable[..., object]]:
+    checked = dict(handlers or {})
+    for name, fn in checked.items():
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"handlers={name!r}: a type is a text that is not empty")
+        type_of(fn)
+    return checked
+
+
+def _checked_limits(limits: Mapping[str, int] | None) -> dict[str, int]:
+    checked = dict(limits or {})
+    for name, limit in checked.items():
+        count(limit, field=f"limits[{name!r}]", least=1)
+    return checked
+
+
+def _checked_bounds(bounds: tuple[int, Duration], field: str) -> tuple[int, float]:
+    try:
+        number, time_s = bounds
+    except (TypeError, ValueError):
+        raise UsageError(f"{field}={bounds!r}: expected (how many, how long)") from None
+    return count(number, field=field), seconds(time_s, field=field)
+
+
+def _checked_byte_bound(value: object) -> int | Callable[[], int] | None:
+    if value is _NOT_GIVEN:
+        return quarter_of_memory
+    return None if value is None else size_bytes(cast("Size", value), field="max_pending_bytes")
+
+
+def _pickled_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> bytes:
+    if initializer is None:
+        return b""
+    name = type_of(initializer)
+    payload, inputs = pickle_call(initializer, tuple(initargs), {}, name)
+    if inputs:
+        raise UsageError("initargs: a spec or handle stands for a result that a starting worker cannot have")
+    return payload
+
+
+# --- the end of the interpreter ------------------------------------------------------------------
+
+
+@atexit.register
+def _kill_at_exit() -> None:
+    """Kill what was not shut down, so that nothing outlives the program (contract G4)."""
+    for supervisor in live_supervisors():
+        with suppress(Exception):
+            supervisor.shutdown("kill", 0)

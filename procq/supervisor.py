@@ -1,0 +1,651 @@
+"""The supervisor: one scheduler, one engine, one lock (DESIGN, section 2).
+
+Decides which ready task goes to which free place, passes reports on to the scheduler, tells the
+waiting about what has settled, and takes the queue through its shutdown.  It runs no user code
+and unpickles nothing.  Everything here happens under `lock`, in the thread that brought the news:
+a caller that submits, or the engine's own.
+"""
+
+import logging
+import os
+import threading
+import weakref
+from _queue import SimpleQueue
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, NamedTuple, final
+
+from procq.core.scheduler import CancelAnswer, Scheduler
+from procq.core.states import TERMINAL, WAITING, Status
+from procq.core.task import Task
+from procq.engine.protocol import Attempt, Engine
+from procq.errors import InternalError, QueueClosedError, QueueFullError, WorkerStartError
+from procq.outcome import Ended
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["drain", "finish", "kill"]
+Listener = Callable[[Task], None]
+
+#: Modes from the gentlest to the harshest; a later call may only be harsher.
+_HARSHNESS: Final[dict[Mode, int]] = {"drain": 0, "finish": 1, "kill": 2}
+
+
+class ShutdownReport(NamedTuple):
+    """What a shutdown did (contract G1)."""
+
+    drained: bool  #: whether everything accepted ran to its end
+    succeeded: int  #: tasks that ended SUCCEEDED in the queue's whole life
+    failed: int  #: FAILED likewise
+    cancelled: int  #: CANCELLED likewise
+    cut_off: tuple[str, ...]  #: ids of the tasks that the shutdown cancelled, in order of submission
+
+
+class Supervisor:
+    """Joins the scheduler and the engine under one lock.
+
+    Args:
+        scheduler: The rules.
+        engine: Where attempts run.
+        max_pending: At most so many tasks wait; None: no bound by count.
+        max_pending_bytes: At most so many bytes of payload are held; or what finds the bound out,
+            called once, when it first matters.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        engine: Engine,
+        *,
+        max_pending: int | None = None,
+        max_pending_bytes: int | Callable[[], int] | None = None,
+    ) -> None:
+        self.lock = threading.Lock()
+        self.scheduler = scheduler
+        self.engine = engine
+        #: tasks whose handle has gone, noted by `__del__` without the lock
+        self.orphans: deque[Task] = deque()
+        #: tasks to be cancelled, noted by a `__del__` without the lock
+        self._to_cancel: deque[Task] = deque()
+        #: set in a forked child, where the workers belong to somebody else
+        self.forked = False
+        #: set without the lock when the queue was dropped without shutdown
+        self.abandoned = False
+        self.progress: dict[int, tuple[float, float]] = {}
+        self._max_pending = max_pending
+        self._max_pending_bytes = max_pending_bytes
+        self._pending_bytes = 0
+        #: callers that wait for room, longest first
+        self._queue_for_room: deque[threading.Lock] = deque()
+        self._opened = False
+        self._paused = False
+        self._mode: Mode | None = None
+        self._deadline: float | None = None
+        #: what the shutdown cancelled or stopped
+        self._cut: list[Task] = []
+        #: how far the cut has gone: 0 not at all, 1 all that waits, 2 all that runs is asked, 3 killed
+        self._cut_level = 0
+        self._engine_closing = False
+        self._start_error: Ended | None = None
+        self._all_closed = threading.Event()
+        #: runs done-callbacks
+        self.callbacks = CallbackThread()
+        #: what broke the supervisor's own thread; a bug of procq
+        self.bug: BaseException | None = None
+        _register(self)
+
+    # --- life ----------------------------------------------------------------------------------
+
+    @property
+    def opened(self) -> bool:
+        """Whether `open` was called."""
+        return self._opened
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there is anything to shut down."""
+        return self._opened or self.scheduler.open > 0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a bound on what waits could be reached."""
+        return self._max_pending is not None or self._max_pending_bytes is not None
+
+    @property
+    def closing(self) -> bool:
+        """Whether a shutdown has begun."""
+        return self._mode is not None
+
+    def open(self) -> None:
+        """Start running what is ready."""
+        self.check_usable()
+        with self.lock:
+            if self._opened:
+                return
+            self._opened = True
+        self.engine.open(self)
+        with self.lock:
+            self.tick(self.engine.now())
+            self.engine.wake()
+
+    def check_usable(self) -> None:
+        """Refuse calls that would add work (contract C7).
+
+        Raises:
+            QueueClosedError: Shutdown began, or this is a forked child.
+            WorkerStartError: Workers cannot start.
+        """
+        if self.forked:
+            raise QueueClosedError(
+                f"this queue belongs to the process that made it, and this is a forked child (pid {os.getpid()}); "
+                "make a Queue of its own here"
+            )
+        if self._mode is not None or self.abandoned:
+            raise QueueClosedError("the queue is shutting down and takes no more work")
+        if self._start_error is not None:
+            raise WorkerStartError(self._start_error.message)
+
+    def shutdown(self, mode: Mode, timeout_s: float | None) -> ShutdownReport:
+        """Begin a shutdown, or make the one under way harsher, and wait for its end."""
+        if self.forked:
+            return self._report()
+        with self.lock:
+            now = self.engine.now()
+            if self._mode is None or _HARSHNESS[mode] > _HARSHNESS[self._mode]:
+                self._mode = mode
+            if timeout_s is not None:
+                deadline = now + timeout_s
+                self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+            self._free_all_waiting()
+            if not self._opened:  # nothing ever ran, and nothing will
+                self._opened = True
+                self._cut_to(1, now)
+                self._engine_closing = True
+                self._settle()
+                self._all_closed.set()
+                return self._report()
+            if mode == "kill" and timeout_s == 0:
+                self._cut_to(3, now)
+            self.tick(now)
+            self.engine.wake()
+        self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
+        self.callbacks.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
+        return self._report()
+
+    def abandon(self) -> None:
+        """Kill everything soon; takes no lock, so that `__del__` may call it anywhere."""
+        self.abandoned = True
+        self.engine.alarm()
+
+    def wait_for(
+        self, wait: Callable[[float | None], object], done: Callable[[], bool], timeout_s: float | None
+    ) -> bool:
+        """Wait until something is done, running attempts here if the engine has no thread.
+
+        Returns:
+            Whether it is done; False: `timeout_s` has passed.
+        """
+        engine = self.engine
+        if not engine.manual:
+            wait(timeout_s)
+            return done()
+        until = None if timeout_s is None else engine.now() + timeout_s
+        while not done():
+            if not engine.step(until):
+                return done()
+        return True
+
+    def _report(self) -> ShutdownReport:
+        counts = self.scheduler.counts
+        cut = tuple(task.id for task in self._cut if task.status is Status.CANCELLED)
+        return ShutdownReport(
+            not cut, counts[Status.SUCCEEDED], counts[Status.FAILED], counts[Status.CANCELLED], cut
+        )
+
+    def _advance_shutdown(self, now: float) -> None:
+        """Take the next step of a shutdown under way, if it is time for one."""
+        if self._deadline is not None and now >= self._deadline:
+            self._mode = "kill"
+        if self._mode == "finish":
+            self._cut_to(1, now)
+        elif self._mode == "kill":
+            self._cut_to(2, now)
+        if self.scheduler.open == 0 and not self._engine_closing:
+            self._engine_closing = True
+            self.engine.close(at_once=self.abandoned)
+
+    def _cut_to(self, level: int, now: float) -> None:
+        """Cut the work short: 1 cancels all that waits, 2 also asks what runs to stop, 3 kills it."""
+        if self._cut_level >= level:
+            return
+        if self._cut_level == 0:
+            self._take_back_all(now)
+            self._cut += self.scheduler.cut_off(now)
+        self._cut_level = level
+        if level > 1:
+            for task in list(self.scheduler.running.values()):
+                if task not in self._cut:
+                    self._cut.append(task)
+                self.engine.stop(task, "interrupted", at_once=level > 2)  # noqa: PLR2004 - the level's own meaning
+
+    def _take_back_all(self, now: float) -> None:
+        for task in list(self.scheduler.ahead.values()):
+            self._take_back(task, now)
+
+    # --- submitting ----------------------------------------------------------------------------
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Accept tasks, and start what can start in the caller's thread; the lock is held."""
+        now = self.engine.now()
+        scheduler = self.scheduler
+        scheduler.accept(tasks, now)
+        if self._max_pending_bytes is not None:
+            for task in tasks:
+                self._pending_bytes += len(task.payload)
+        if self.orphans:
+            self._disown_orphans()
+        if not self._opened:
+            self._settle()
+            return
+        self._dispatch(now)
+        if scheduler.settled:
+            self._settle()
+        # The loop need not be woken when the caller itself could hand the task to a worker, or
+        # when it waits behind others: only for more workers, and for an instant to wait for.
+        if scheduler.ready and self.engine.growing:
+            self.engine.wake()
+        elif (due := scheduler.next_due()) is not None:
+            self.engine.wake(due)
+        if self._queue_for_room:
+            self._let_in()
+
+    def wait_for_room(self, size: int, *, block: bool, timeout_s: float | None) -> None:
+        """Wait until a task with so many bytes may be submitted; the lock is held before and after.
+
+        Raises:
+            QueueFullError: There is no room, and the call must not wait (any longer).
+            QueueClosedError: Shutdown began meanwhile.
+        """
+        ends_at = None if timeout_s is None else self.engine.now() + timeout_s
+        while self._is_full(size):
+            if not self._opened:
+                raise QueueFullError(f"{self._bound()}, and the queue is not started, so waiting would never end")
+            if not block:
+                raise QueueFullError(f"{self._bound()}; submit later, or let submit() block")
+            turn = threading.Lock()
+            turn.acquire()
+            self._queue_for_room.append(turn)
+            self.lock.release()
+            try:
+                if not self.engine.manual:
+                    turn.acquire(timeout=-1 if ends_at is None else max(0.0, ends_at - self.engine.now()))
+                elif not self.engine.step(ends_at):
+                    raise QueueFullError(f"{self._bound()}, and nothing that could run would make room")
+            finally:
+                self.lock.acquire()
+                if turn in self._queue_for_room:
+                    self._queue_for_room.remove(turn)
+            self.check_usable()
+            if ends_at is not None and self.engine.now() >= ends_at and self._is_full(size):
+                raise QueueFullError(f"{self._bound()}, and no room came within {timeout_s:g} s")
+
+    def _is_full(self, size: int) -> bool:
+        scheduler = self.scheduler
+        if self._max_pending is not None and scheduler.open - len(scheduler.running) >= self._max_pending:
+            return True
+        if self._max_pending_bytes is None or not scheduler.open:
+            return False
+        if not isinstance(self._max_pending_bytes, int):
+            if self._pending_bytes + size <= SMALL_BYTES:
+                return False
+            self._max_pending_bytes = self._max_pending_bytes()
+        return self._pending_bytes + size > self._max_pending_bytes
+
+    def _bound(self) -> str:
+        """Say which bound is reached."""
+        scheduler = self.scheduler
+        waiting = scheduler.open - len(scheduler.running)
+        if self._max_pending is not None and waiting >= self._max_pending:
+            return f"{waiting} tasks wait already (max_pending={self._max_pending})"
+        return f"{self._pending_bytes} bytes of payload wait already (max_pending_bytes={self._max_pending_bytes})"
+
+    def _let_in(self) -> None:
+        """Wake the caller that waits longest for room; it looks again, and lets in the next."""
+        if not self._is_full(0):
+            self._queue_for_room.popleft().release()
+
+    def _free_all_waiting(self) -> None:
+        while self._queue_for_room:
+            self._queue_for_room.popleft().release()
+
+    # --- dispatching ---------------------------------------------------------------------------
+
+    def _dispatch(self, now: float) -> None:
+        """Give what is ready to whoever is free; the hot path."""
+        if self._paused or self._engine_closing:
+            return
+        scheduler = self.scheduler
+        engine = self.engine
+        while True:
+            task = scheduler.next_ready()
+            if task is None:
+                if scheduler.ahead and engine.idle:
+                    # A worker idles while a task waits behind another one: move it there (B8).
+                    self._take_back(_most_urgent(scheduler.ahead.values()), now)
+                    continue
+                return
+            if engine.idle:
+                scheduler.start(task, now)
+                engine.start(task)
+            elif engine.room_ahead and self._may_go_ahead(task):
+                scheduler.send_ahead(task)
+                engine.send_ahead(task)
+            elif scheduler.ahead and (less_urgent := _less_urgent(scheduler.ahead.values(), task)) is not None:
+                self._take_back(less_urgent, now)
+                if engine.room_ahead and not self._may_go_ahead(task):
+                    return  # it cannot be sent ahead: the worker that ends first takes it
+            else:
+                return
+
+    def _may_go_ahead(self, task: Task) -> bool:
+        """Whether a task may wait at a busy worker: not if a limit or an expiry could still stop it."""
+        return (
+            not self.scheduler.ready.limited(task.type) and task.expires_at is None and self.engine.fits_ahead(task)
+        )
+
+    def _take_back(self, task: Task, now: float) -> None:
+        """Take back a task sent ahead; if it has begun, note that."""
+        if self.engine.take_back(task):
+            self.scheduler.take_back(task)
+        elif task.seq in self.scheduler.ahead:
+            self.scheduler.start(task, now)
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def cancel(self, task: Task) -> CancelAnswer:
+        """Cancel a task (contract F3); the lock is held."""
+        now = self.engine.now()
+        answer = self._cancel(task, now)
+        self.tick(now)
+        self.engine.wake()
+        return answer
+
+    def _cancel(self, task: Task, now: float) -> CancelAnswer:
+        if task.seq in self.scheduler.ahead:
+            self._take_back(task, now)
+        answer = self.scheduler.cancel(task, now)
+        if answer == "stopping":
+            self.engine.stop(task, "cancelled")
+        return answer
+
+    def cancel_later(self, tasks: Iterable[Task]) -> None:
+        """Cancel tasks soon; takes no lock, so that `__del__` may call it anywhere."""
+        self._to_cancel.extend(tasks)
+        self.engine.alarm()
+
+    def replay(self, tasks: Sequence[Task], *, reset_attempts: bool, with_dependents: bool) -> int:
+        """Take dead or cancelled tasks back; the lock is held.  Returns how many."""
+        now = self.engine.now()
+        taken = 0
+        for task in tasks:
+            taken += self.scheduler.replay(
+                task, now, reset_attempts=reset_attempts, with_dependents=with_dependents
+            )
+        self.tick(now)
+        self.engine.wake()
+        return taken
+
+    def pause(self) -> None:
+        """Start nothing new, and take back what was sent ahead (contract H1); the lock is held."""
+        self._paused = True
+        self._take_back_all(self.engine.now())
+
+    def resume(self) -> None:
+        """Go on after `pause`; the lock is held."""
+        self._paused = False
+        self.tick(self.engine.now())
+        self.engine.wake()
+
+    # --- what the engine reports (procq.engine.protocol.Host) ------------------------------------
+
+    def began(self, attempt: Attempt, at: float) -> None:
+        """An attempt that was sent ahead has begun."""
+        task = self.scheduler.ahead.get(attempt.seq)
+        if task is not None:
+            self.scheduler.start(task, at)
+
+    def ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
+        """An attempt has ended."""
+        task = self.scheduler.running.get(attempt.seq)
+        if task is None:
+            self.scheduler.dropped_late += 1
+            return
+        if self.progress:
+            self.progress.pop(task.seq, None)
+        self.scheduler.end(task, fence, ended, ended.ended_at)
+
+    def returned(self, attempt: Attempt) -> None:
+        """An attempt that was sent ahead came back without having run."""
+        task = self.scheduler.ahead.get(attempt.seq)
+        if task is not None:
+            self.scheduler.take_back(task)
+
+    def progressed(self, attempt: Attempt, done: float, total: float) -> None:
+        """A running attempt said how far it is."""
+        if attempt.seq in self.scheduler.running:
+            self.progress[attempt.seq] = (done, total)
+
+    @property
+    def backlog(self) -> int:
+        """How many attempts are ready and have no place."""
+        return 0 if self._paused else len(self.scheduler.ready)
+
+    def next_due(self) -> float | None:
+        """Return when `tick` must be called next if nothing happens before."""
+        due = self.scheduler.next_due()
+        if self._deadline is None or self._mode == "kill" or not self.scheduler.open:
+            return due
+        return self._deadline if due is None else min(due, self._deadline)
+
+    def tick(self, now: float) -> None:
+        """Time has passed or something was reported: decide what happens next."""
+        scheduler = self.scheduler
+        if self.orphans:
+            self._disown_orphans()
+        while self._to_cancel:
+            self._cancel(self._to_cancel.popleft(), now)
+        scheduler.advance(now)
+        if self.abandoned and self._mode != "kill":
+            self._mode = "kill"
+            self._free_all_waiting()
+            self._cut_to(3, now)
+        if self._mode is not None:
+            self._advance_shutdown(now)
+        self._dispatch(now)
+        if scheduler.settled:
+            self._settle()
+            if self._mode is not None:
+                self._advance_shutdown(now)
+        if self._queue_for_room:
+            self._let_in()
+
+    def broken(self, ended: Ended) -> None:
+        """Workers cannot start: what waits ends FAILED with the start-up error (D11)."""
+        self._start_error = ended
+        self.scheduler.fail_waiting(ended, self.engine.now())
+        self._free_all_waiting()
+
+    def failed(self, error: BaseException) -> None:
+        """The engine's loop has a bug: wake everybody who waits, to be told so."""
+        with self.lock:
+            self.bug = error
+            for task in self.scheduler.tasks.values():
+                for listener in task.listeners or ():
+                    listener(task)  # type: ignore[operator]  # as in `_settle`
+                task.listeners = None
+
+    def check_alive(self) -> None:
+        """Raise if the supervisor's own thread has failed.
+
+        Raises:
+            InternalError: It has; the cause tells of the bug.
+        """
+        if self.bug is not None:
+            raise InternalError("procq's supervisor thread failed; please report this") from self.bug
+
+    def closed(self) -> None:
+        """The engine has left nothing behind."""
+        with self.lock:
+            self._settle()
+        self.callbacks.close()
+        self._all_closed.set()
+
+    # --- telling the waiting ---------------------------------------------------------------------
+
+    def listen(self, task: Task, listener: Listener) -> bool:
+        """Have `listener(task)` called once, under the lock, when the task has ended.
+
+        The lock is held.  Returns False, and does nothing, if it has ended already.
+        """
+        if task.status in TERMINAL:
+            return False
+        if task.listeners is None:
+            task.listeners = [listener]
+        else:
+            task.listeners.append(listener)
+        return True
+
+    def unlisten(self, task: Task, listener: Listener) -> None:
+        """Take a listener back; the lock is held.  Not there is fine."""
+        if task.listeners is not None and listener in task.listeners:
+            task.listeners.remove(listener)
+
+    def _settle(self) -> None:
+        """Tell everybody who waits for what has ended."""
+        settled = self.scheduler.settled
+        if not settled:
+            return
+        self.scheduler.settled = []
+        counts_bytes = self._max_pending_bytes is not None
+        for task in settled:
+            if task.status not in TERMINAL:
+                continue
+            if counts_bytes:
+                self._pending_bytes -= len(task.payload)
+            listeners = task.listeners
+            if listeners is not None:
+                task.listeners = None
+                for listener in listeners:
+                    listener(task)  # type: ignore[operator]  # opaque to the core; written by `listen` alone
+
+    def _disown_orphans(self) -> None:
+        """Let go of the tasks whose handles have gone."""
+        orphans = self.orphans
+        while orphans:
+            self.scheduler.disown(orphans.popleft())
+
+    def waiting(self) -> int:
+        """Return how many tasks wait; the lock need not be held for a rough answer."""
+        counts = self.scheduler.counts
+        return sum(counts[status] for status in WAITING)
+
+
+@final
+class CallbackThread:
+    """Runs done-callbacks one after the other, outside every lock; started when first needed (F4)."""
+
+    __slots__ = ("_calls", "_closed", "_lock", "_thread")
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def put(self, call: Callable[[], object]) -> None:
+        """Have a call made soon; never blocks for long, and may be called under the queue's lock."""
+        with self._lock:
+            self._calls.put(call)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="procq-callbacks", daemon=True)
+                self._thread.start()
+                if self._closed:  # a callback that was added after the end of the queue
+                    self._calls.put(None)
+
+    def close(self) -> None:
+        """Let the thread end after the calls that are due."""
+        with self._lock:
+            self._closed = True
+            if self._thread is not None:
+                self._calls.put(None)
+
+    def join(self, timeout_s: float | None) -> None:
+        """Wait for the thread's end, unless this is it."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(None if timeout_s is None else max(0.0, timeout_s))
+
+    def _run(self) -> None:
+        while True:
+            call = self._calls.get()
+            if call is None:
+                with self._lock:
+                    if self._calls.empty():
+                        self._thread = None
+                        return
+                continue
+            try:
+                call()
+            except BaseException:
+                # A user's callback: whatever it raises is told once and harms nobody (F4).
+                logger.exception("a done-callback raised")
+            del call  # or it would keep a handle alive until the next one comes
+
+
+#: How long a shutdown with a deadline waits for callbacks that are still running, beyond it.
+CALLBACK_GRACE_S: Final = 0.5
+
+#: Payloads of so many bytes in all never wait for room, so the memory need not be asked for.
+SMALL_BYTES: Final = 64 * 2**20
+
+
+def _most_urgent(tasks: Iterable[Task]) -> Task:
+    """Return the most urgent of some tasks."""
+    return min(tasks, key=_urgency)
+
+
+def _less_urgent(tasks: Iterable[Task], than: Task) -> Task | None:
+    """Return the least urgent of some tasks if it is less urgent than another one."""
+    worst = max(tasks, key=_urgency)
+    return worst if _urgency(worst) > _urgency(than) else None
+
+
+def _urgency(task: Task) -> tuple[float, int]:
+    return task.rank, task.seq
+
+
+#: Every live supervisor of this process, so that a forked child can mark them as not its own.
+_LIVE: "weakref.WeakSet[Supervisor]" = weakref.WeakSet()
+
+
+def live_supervisors() -> list[Supervisor]:
+    """Return the supervisors of this process that may have something running."""
+    return [supervisor for supervisor in _LIVE if supervisor.opened and not supervisor.forked]
+
+
+def _register(supervisor: Supervisor) -> None:
+    if not _LIVE:
+        _hook_fork()
+    _LIVE.add(supervisor)
+
+
+def _hook_fork() -> None:
+    """Mark the supervisors in every forked child, once a process."""
+    if not hasattr(_hook_fork, "done"):
+        os.register_at_fork(after_in_child=_mark_forked)
+        _hook_fork.done = True  # type: ignore[attr-defined]  # register_at_fork cannot be undone or asked
+
+
+def _mark_forked() -> None:
+    for supervisor in _LIVE:
+        supervisor.forked = True
