@@ -18,9 +18,8 @@ class Driver:
     """A worker, and what it said."""
 
     def __init__(self, *, initializer: bytes = b"", await_ready: bool = True, **config: object) -> None:
-        self.worker: WorkerProcess = spawn(
-            WorkerConfig(worker_id=1, workers=1, cpus=1, initializer=initializer, **config)  # type: ignore[arg-type]
-        )
+        surroundings = {"worker_id": 1, "workers": 1, "cpus": 1} | config
+        self.worker: WorkerProcess = spawn(WorkerConfig(initializer=initializer, **surroundings))  # type: ignore[arg-type]
         self.channel = self.worker.channel
         self.seq = 0
         if await_ready:

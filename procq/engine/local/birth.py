@@ -100,10 +100,10 @@ def spawn(config: WorkerConfig) -> "WorkerProcess":
         with _BIRTH:
             worker.start(config)
     except OSError as error:
-        worker.close()
+        worker.abandon()
         raise WorkerStartError(f"cannot start a worker: {error}") from error
     except BaseException:
-        worker.close()
+        worker.abandon()
         raise
     hello = wire.Hello(
         config.worker_id,
@@ -224,6 +224,14 @@ class WorkerProcess:
         if self._channel is not None:
             self._channel.close()
         _WORKERS.discard(self)
+
+    def abandon(self) -> None:
+        """End a birth that failed half-way; waits the milliseconds that a SIGKILL takes."""
+        if self._is_ours():
+            self._kill_group()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+        self.close()
 
     def _bury(self) -> Exit | None:
         try:
