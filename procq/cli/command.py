@@ -6,16 +6,14 @@ This is the one place that shows errors of use and bugs, so that they look alike
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from procq.cli.exits import CommandLineError, Exit
 from procq.cli.terminal import standard_error
-from procq.errors import ProcqError
+from procq.errors import InternalError, ProcqError
 
 if TYPE_CHECKING:
     from procq.cli.entry import Entry
-
-_BUG: Final = "this is a bug in procq; please report it with the lines above"
 
 
 def console(argv: Sequence[str] | None = None) -> int:
@@ -98,13 +96,15 @@ def _run_file(rest: list[str]) -> int:
 
     parsed = run_parser().parse_args(rest)
     settings = settings_from(parsed)
-    from procq.cli.entry import Target  # noqa: PLC0415 - after the flags are known to be right
-    from procq.cli.run import run_target  # noqa: PLC0415
+    from procq.cli.entry import Target, load_entry  # noqa: PLC0415 - after the flags are known to be right
+    from procq.cli.run import run  # noqa: PLC0415
 
-    return run_target(Target.read(parsed.target, is_module=parsed.is_module), settings)
+    target = Target.read(parsed.target, is_module=parsed.is_module)
+    named = f":{target.function}" if target.function is not None else ""
+    return run(lambda: load_entry(target), settings, command=target.command + named)
 
 
-def _run_script(entry: "Callable[[], tuple[Entry, str]]", arguments: list[str]) -> int:
+def _run_script(entry: "Callable[[], Entry]", arguments: list[str]) -> int:
     """Run the entry of a script."""
     from pathlib import Path  # noqa: PLC0415
 
@@ -112,9 +112,9 @@ def _run_script(entry: "Callable[[], tuple[Entry, str]]", arguments: list[str]) 
 
     prog = f"python {Path(sys.argv[0]).name}"
     settings = settings_from(run_parser(prog, with_target=False).parse_args(arguments))
-    from procq.cli.run import run_entry  # noqa: PLC0415
+    from procq.cli.run import run  # noqa: PLC0415
 
-    return run_entry(entry, settings, command=prog)
+    return run(entry, settings, command=prog)
 
 
 def _shielded(body: Callable[[], int]) -> int:
@@ -122,30 +122,28 @@ def _shielded(body: Callable[[], int]) -> int:
     try:
         return int(body())
     except CommandLineError as error:
-        return _refused(error, Exit.USAGE)
-    except ProcqError as error:
-        return _refused(error, Exit.JOBS_FILE)
+        standard_error().error(error)
+        return Exit.USAGE
     except KeyboardInterrupt:
         import signal  # noqa: PLC0415
 
         from procq.cli.signals import die_by  # noqa: PLC0415
 
-        standard_error().line("interrupted; nothing was started")
+        standard_error().line("interrupted")
         return die_by(signal.SIGINT)
-    except Exception:  # noqa: BLE001 - the outermost place: what comes here is a bug, and must be told as one
-        import traceback  # noqa: PLC0415
-
-        for line in traceback.format_exc().splitlines():
-            standard_error().line(line)
-        standard_error().line(f"procq: {_BUG}")
-        return Exit.BUG
+    except Exception as error:  # noqa: BLE001 - the outermost place: what comes here must be told, whatever it is
+        if isinstance(error, ProcqError) and not isinstance(error, InternalError):
+            standard_error().error(error)
+            return Exit.JOBS_FILE
+        return _bug()
 
 
-def _refused(error: ProcqError, code: Exit) -> int:
-    """Say what is wrong."""
-    first, *more = str(error).splitlines()
+def _bug() -> int:
+    """Show the error being handled as a bug of procq."""
+    import traceback  # noqa: PLC0415
+
     terminal = standard_error()
-    terminal.line(("bad", "procq: error:"), f" {first}")
-    for line in more:
+    for line in traceback.format_exc().splitlines():
         terminal.line(line)
-    return code
+    terminal.error("this is a bug in procq; please report it with the lines above")
+    return Exit.BUG

@@ -39,6 +39,11 @@ class Workers:
     count: int | None = None
     percent: float | None = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the user said anything but "auto"."""
+        return self.count is not None or self.percent is not None
+
     def resolve(self, usable: int) -> int:
         """Return the number of workers on a machine with that many usable CPUs, at least 1."""
         if self.count is not None:
@@ -57,7 +62,7 @@ class RunSettings:
     deadline_s: float | None  #: how long the run may take from its start
     stop_at_failure: bool
     stop_timeout_s: float | None
-    kill_grace_s: float
+    kill_grace_s: float | None
     verbosity: int  #: -1 quiet, 0, 1 verbose
     color: "ColorChoice"
     progress: str  #: auto, plain, off
@@ -169,7 +174,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     halting.add_argument("-k", dest="stop_at_failure", action="store_false", help="keep going after failures (default)")
     add("--stop-timeout", type=_duration("--stop-timeout"), metavar="D",
         help="time running attempts get after a stop signal (8s after SIGTERM, no limit after Ctrl-C)")  # fmt: skip
-    add("--kill-grace", type=_duration("--kill-grace"), default=1.0, metavar="D",
+    add("--kill-grace", type=_duration("--kill-grace"), metavar="D",
         help="between asking an attempt to stop and killing it (1s)")  # fmt: skip
     add("--lookahead", type=_at_least_one("--lookahead"), metavar="N",
         help="tasks read ahead of the workers (1000, or 20 a worker if that is more)")  # fmt: skip

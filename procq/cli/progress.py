@@ -10,6 +10,9 @@ Mode = Literal["auto", "plain", "off"]
 _LIVE_INTERVAL_S = 0.2
 #: One line in 30 s is enough to see in a CI log that a run is alive, and little enough to read.
 _PLAIN_INTERVAL_S = 30.0
+#: Looking at a queue with a million tasks takes a while and holds its lock: at most a twentieth
+#: of the time is spent on it.
+_LOOK_SHARE = 20
 
 
 class Snapshot(NamedTuple):
@@ -54,13 +57,19 @@ class Progress:
         #: when the next line is due; None: never
         self.due: float | None = None if mode == "off" else now + self._interval_s
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
-        """Show where the run stands; the caller has waited until `due`."""
+    def show(self, snapshot: Snapshot, now: float, *, took_s: float = 0.0) -> None:
+        """Show where the run stands; the caller has waited until `due`.
+
+        Args:
+            snapshot: Where it stands.
+            now: The time.
+            took_s: How long it took to find that out.
+        """
         if self._in_place:
             self._terminal.in_place(text(snapshot))
         else:
             self._terminal.line(text(snapshot))
-        self.due = now + self._interval_s
+        self.due = now + max(self._interval_s, _LOOK_SHARE * took_s)
 
     def end(self) -> None:
         """Take the line in place away."""

@@ -56,7 +56,12 @@ class Results:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._guarded(self._file.close if self._owned else self._file.flush)
+        self.close()
+
+    def close(self) -> None:
+        """Write out what is buffered; closing again does nothing."""
+        if not self._broken:
+            self._guarded(self._file.close if self._owned else self._file.flush)
 
     def add(self, handle: Finished, error: str) -> None:
         """Write the line of a task that has ended.

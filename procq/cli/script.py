@@ -32,8 +32,8 @@ def refuse_while_loading() -> None:
         )
 
 
-def script_entry(jobs: Entry) -> tuple[Entry, str]:
-    """Return the entry to call, and the name it goes by.
+def script_entry(jobs: Entry) -> Entry:
+    """Return the entry to call.
 
     Args:
         jobs: What the script gave to `procq.main`.
@@ -47,9 +47,9 @@ def script_entry(jobs: Entry) -> tuple[Entry, str]:
         # A lambda, a local function, a notebook: it stays as it is, and travels by value.
         if not callable(jobs):
             raise JobsFileError(f"procq.main() takes a function that returns tasks, not {jobs!r}")
-        return jobs, name
+        return jobs
     target = Target(name=str(Path(file)), function=name)
-    return find_entry(loader.load(file), target), name
+    return find_entry(loader.load(file), target)
 
 
 def _is_top_level(jobs: Entry, name: str) -> bool:

@@ -4,10 +4,12 @@ Returns lines as parts for `Terminal.line` and writes nothing.  "skipped" is how
 CANCELLED with `DependencyFailed`.
 """
 
+import signal
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from procq.cli.ending import Ending, trimmed
+from procq.cli.stopping import Ladder, Step
 from procq.cli.tally import Tally
 from procq.cli.terminal import Part
 from procq.units import format_seconds
@@ -39,6 +41,26 @@ def failure_lines(ending: Ending, *, full: bool) -> Iterator[Line]:
     lines = ending.traceback.rstrip().splitlines() if full else trimmed(ending.traceback)
     for line in lines:
         yield (("dim", f"    {line}"),)
+
+
+def stopping_line(step: Step, ladder: Ladder, *, running: int) -> str:
+    """Return what a run that is being stopped does now; empty if that is told in another place."""
+    tasks = _count(running, "running task") if running else "nothing running"
+    match step, ladder.cause:
+        case _, "producer":  # what was wrong with the jobs file is told at the end
+            return ""
+        case Step.FINISH, "failure":
+            return f"-x: finishing {tasks}"
+        case Step.FINISH, _ if ladder.signal is signal.SIGINT:
+            return f"finishing {tasks}; Ctrl-C again kills them"
+        case Step.FINISH, _:
+            return f"{'' if ladder.signal is None else ladder.signal.name}: finishing {tasks}"
+        case Step.KILL, "deadline":
+            return f"deadline reached: stopping {tasks}"
+        case Step.KILL, _:
+            return f"stopping {tasks}, killing what does not; Ctrl-C again kills at once"
+        case _:
+            return "killing at once"
 
 
 def closing_lines(tally: Tally, *, verdict: Verdict, elapsed_s: float) -> Iterator[Line]:

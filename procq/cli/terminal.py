@@ -70,6 +70,13 @@ class Terminal:
         """Write one line, its parts each a text or a style with a text."""
         self._write(self._cleared() + "".join(self._painted(part) for part in parts) + "\n")
 
+    def error(self, error: BaseException | str) -> None:
+        """Write what is wrong: its first line after "procq: error:", the others as they are."""
+        first, *more = str(error).splitlines()
+        self.line(("bad", "procq: error:"), f" {first}")
+        for line in more:
+            self.line(line)
+
     def in_place(self, text: str) -> None:
         """Show `text` in the last line of the terminal, instead of what stood there.
 

@@ -38,7 +38,7 @@ def refusal(*flags: str) -> CommandLineError:
         (["-k"], "stop_at_failure", False),
         ([], "stop_timeout_s", None),
         (["--stop-timeout", "0"], "stop_timeout_s", 0.0),
-        ([], "kill_grace_s", 1.0),
+        ([], "kill_grace_s", None),
         (["--kill-grace", "250ms"], "kill_grace_s", 0.25),
         ([], "verbosity", 0),
         (["-q"], "verbosity", -1),

@@ -1,0 +1,413 @@
+"""One run: the queue, the producer, the signals and the display, joined in one loop.
+
+The main thread waits on one `SimpleQueue` into which everything that happens is put: signals by
+their handlers, tasks that ended by their done-callbacks, the producer's end, the end of a
+shutdown.  It decides and writes; it never blocks elsewhere, so a signal is acted on at once.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, assert_never, cast, final
+
+from procq import loader
+from procq.cli import ending, parameters, producer, summary
+from procq.cli.entry import Entry
+from procq.cli.exits import CommandLineError, Exit
+from procq.cli.intake import Intake
+from procq.cli.parser import RunSettings
+from procq.cli.producer import Begun, Produced, Producer
+from procq.cli.progress import Mode, Progress, Snapshot
+from procq.cli.signals import Signalled, StopSignals, die_by
+from procq.cli.stopping import Ladder, Step
+from procq.cli.tally import Tally
+from procq.cli.terminal import Terminal, standard_error
+from procq.core.states import Status
+from procq.engine.local.machine import usable_cpus
+from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
+from procq.handle import Handle, task_of
+from procq.queue import Queue
+from procq.spec import TaskSpec
+from procq.supervisor import ShutdownReport
+from procq.units import format_seconds
+
+if TYPE_CHECKING:
+    from procq.cli.results import Results
+
+#: Importing a jobs file costs every worker the same; beyond this it is worth a word.
+_SLOW_IMPORT_S: Final = 2.0
+#: Failures shown as they happen; the closing block names some again, the numbers are all there.
+_FAILURES_SHOWN: Final = 200
+
+
+class Stopped(NamedTuple):
+    """The message that a shutdown has ended."""
+
+    report: ShutdownReport | None
+    error: BaseException | None = None  #: a bug: a shutdown raises nothing
+
+
+def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> int:
+    """Run what an entry lists.
+
+    Args:
+        load: Finds the entry.
+        settings: What the flags say.
+        command: How the run is named in its first line.
+
+    Returns:
+        The exit code.  An interrupted run does not return: the process dies by the signal.
+
+    Raises:
+        CommandLineError: A flag or parameter is wrong; nothing was started.
+        JobsFileError: The jobs file cannot be used; nothing was started.
+        KeyboardInterrupt: Ctrl-C before anything was started.
+    """
+    if sys.platform == "win32":
+        raise CommandLineError("procq does not run on Windows yet (Linux; macOS best effort)", hint="use WSL")
+    began_at = time.monotonic()
+    terminal = standard_error(settings.color)
+    entry = load()
+    took_s = time.monotonic() - began_at
+    if took_s > _SLOW_IMPORT_S:
+        terminal.line(("warn", "warning:"), f" loading took {format_seconds(took_s)}, and every worker does it too")
+    bound = parameters.bind(entry, settings.params)
+    with ExitStack() as stack:
+        results = None
+        if settings.results is not None:
+            from procq.cli.results import Results  # noqa: PLC0415 - json, which most runs don't need
+
+            results = stack.enter_context(Results(settings.results))
+        work = producer.checked_iterator(entry, producer.call(entry, bound))
+        is_list = isinstance(work, list)
+        queue = _queue(entry, settings, is_list=is_list)
+        one = _Run(queue, settings, terminal, began_at=began_at, results=results)
+        one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
+        intake = Intake(queue, defaults=_defaults(settings), accepted=one.accepted)
+        made = Producer(entry, work, intake, one.inbox)
+        del work
+        code = one.execute(made)
+    return code if code is not None else _no_tasks(entry, settings, terminal)
+
+
+def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
+    """Say that there was nothing to do."""
+    if settings.allow_empty:
+        return Exit.OK
+    name = getattr(entry, "__name__", "the entry")
+    terminal.error(f"{name}() produced no tasks\n  hint: --allow-empty if that is fine")
+    return Exit.NO_TASKS
+
+
+def _defaults(settings: RunSettings) -> dict[str, object]:
+    """Return the task options that the flags set for tasks that don't say."""
+    given = {"max_attempts": settings.max_attempts, "timeout": settings.timeout_s}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _queue(entry: Entry, settings: RunSettings, *, is_list: bool) -> Queue:
+    """Make the queue of a run; flags win over what `@procq.jobs` carries.
+
+    Raises:
+        JobsFileError: `@procq.jobs` carries what a queue does not take.
+    """
+    options = loader.queue_options(entry)
+    usable = usable_cpus()
+    if settings.workers.is_given or "workers" not in options:
+        options["workers"] = settings.workers.resolve(usable)
+    if settings.kill_grace_s is not None:
+        options["kill_grace"] = settings.kill_grace_s
+    if not is_list and (settings.lookahead is not None or "max_pending" not in options):
+        workers = options["workers"] if isinstance(options["workers"], int) else usable
+        options["max_pending"] = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
+    name = getattr(entry, "__name__", "the entry")
+    try:
+        return Queue(**cast("dict[str, Any]", options))
+    except TypeError as error:
+        raise JobsFileError(
+            f"@procq.jobs of {name}(): {error}", hint="it takes the parameters of procq.Queue"
+        ) from None
+    except UsageError as error:
+        raise JobsFileError(f"@procq.jobs of {name}(): {error}") from error
+
+
+@final
+class _Run:
+    """The state of a run; the main thread's, but for `accepted`, which the producer's thread calls."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        settings: RunSettings,
+        terminal: Terminal,
+        *,
+        began_at: float,
+        results: "Results | None",
+    ) -> None:
+        self._queue = queue
+        self._settings = settings
+        self._terminal = terminal
+        self._results = results
+        self._began_at = began_at
+        self.inbox: SimpleQueue[Any] = SimpleQueue()
+        #: what to say once the first task was accepted; empty when it was said
+        self.first_line: summary.Line = ()
+        #: tasks that have not been told as ended yet, by id
+        self._open: dict[str, tuple[Handle[Any], TaskSpec[Any]]] = {}
+        #: how many tasks were accepted
+        self._known = 0
+        self._produced: Produced | None = None
+        self._tally = Tally()
+        #: whether all has ended and only words are left
+        self._over = False
+        #: failures whose traceback was shown: one is enough for all that look alike
+        self._shown: set[tuple[str, str]] = set()
+        self._producer: Producer | None = None
+        deadline = None if settings.deadline_s is None else began_at + settings.deadline_s
+        self._ladder = Ladder(stop_timeout_s=settings.stop_timeout_s, deadline=deadline)
+        self._progress = Progress(
+            terminal,
+            mode="off" if settings.verbosity < 0 else cast("Mode", settings.progress),
+            interval_s=settings.interval_s,
+            now=began_at,
+        )
+
+    def accepted(self, handle: Handle[Any], spec: TaskSpec[Any]) -> None:
+        """Note a task; called in the producer's thread."""
+        if handle.id not in self._open:
+            self._open[handle.id] = (handle, spec)
+            self._known += 1
+            handle.add_done_callback(self.inbox.put)
+
+    def execute(self, made: Producer) -> int | None:
+        """Run to the end.
+
+        Returns:
+            The exit code, or None if there were no tasks at all.  When the run was interrupted
+            the process dies by the signal instead.
+        """
+        self._producer = made
+        with StopSignals(self.inbox):
+            try:
+                self._queue.start()
+                made.start()
+                report = self._loop()
+            finally:
+                # At once, if the loop itself broke; otherwise all has ended already.
+                self._queue.shutdown(timeout=0, mode="kill")
+            made.stop()
+            self._collect()
+            self._progress.end()
+            code = self._close(report)
+            made.leave()
+        return code
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def _loop(self) -> ShutdownReport:
+        """Act on what happens until a shutdown has ended."""
+        while True:
+            message = self._next()
+            match message:
+                case None:
+                    pass
+                case Handle():
+                    self._ended(message)
+                case Signalled():
+                    self._take(self._ladder.signalled(message.number, time.monotonic()))
+                case Begun():
+                    self._say_first_line()
+                case Produced():
+                    self._producer_ended(message)
+                case Stopped(report=ShutdownReport() as report):
+                    return report
+                case Stopped(error=error):
+                    assert error is not None, "a shutdown returns a report or raises"
+                    raise error
+                case _:
+                    raise AssertionError(message)
+            now = time.monotonic()
+            self._take(self._ladder.passed(now))
+            if self._progress.due is not None and now >= self._progress.due:
+                self._progress.show(self._snapshot(now), now, took_s=time.monotonic() - now)
+
+    def _next(self) -> object:
+        """Wait for the next message; None: an instant has come at which something is due."""
+        instants = [instant for instant in (self._ladder.next_due(), self._progress.due) if instant is not None]
+        try:
+            if not instants:
+                return self.inbox.get()
+            return self.inbox.get(timeout=max(0.0, min(instants) - time.monotonic()))
+        except Empty:
+            return None
+
+    def _say_first_line(self) -> None:
+        """Tell what runs, once, and not before the jobs file has proved usable."""
+        if self.first_line and self._settings.verbosity >= 0:
+            self._terminal.line(*self.first_line)
+        self.first_line = ()
+
+    def _producer_ended(self, message: Produced) -> None:
+        """Everything was submitted, or something was wrong: bring the run to its end."""
+        self._produced = message
+        if message.error is not None:
+            self._take(self._ladder.broken())
+        elif self._ladder.step is Step.NONE:
+            self._shut_down(mode="drain")
+
+    def _take(self, step: Step | None) -> None:
+        """Stop as hard as the ladder says."""
+        if step is None or step is Step.NONE:
+            return
+        if self._producer is not None:
+            self._producer.stop()
+        self._say_stopping(step)
+        match step:
+            case Step.FINISH:
+                self._shut_down(mode="finish")
+            case Step.KILL:
+                self._shut_down(mode="kill")
+            case Step.KILL_NOW:
+                self._shut_down(mode="kill", timeout=0)
+            case _:
+                assert_never(step)
+
+    def _shut_down(self, *, mode: Literal["drain", "finish", "kill"], timeout: float | None = None) -> None:
+        """Begin a shutdown, or make the one under way harsher, in a thread that waits for its end."""
+        waiter = threading.Thread(
+            target=self._wait_for_shutdown, args=(mode, timeout), name=f"procq-{mode}", daemon=True
+        )
+        waiter.start()
+
+    def _wait_for_shutdown(self, mode: Literal["drain", "finish", "kill"], timeout: float | None) -> None:
+        """Shut the queue down and tell when that is done."""
+        try:
+            report = self._queue.shutdown(timeout, mode)
+        except BaseException as error:  # noqa: BLE001 - passed on to the main thread, which raises it
+            self.inbox.put(Stopped(None, error))
+        else:
+            self.inbox.put(Stopped(report))
+
+    # --- tasks that ended ----------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Read the ends of tasks whose messages have not come."""
+        self._over = True
+        for handle, _ in list(self._open.values()):
+            self._ended(handle)
+
+    def _ended(self, handle: Handle[Any]) -> None:
+        """Count a task that has ended, and show it if it failed."""
+        found = self._open.pop(handle.id, None)
+        if found is None:  # counted by `_collect`
+            return
+        error = ""
+        if handle.status is Status.SUCCEEDED:
+            self._tally.succeeded(handle.attempts)
+        elif task_of(handle).cause == "not needed":
+            self._tally.was_unneeded()
+        else:
+            end = ending.read(handle, found[1])
+            error = end.error
+            if end.status is Status.FAILED:
+                self._say_failure(end)
+            self._tally.went_badly(end)
+            if end.status is Status.FAILED and self._settings.stop_at_failure and not self._over:
+                self._take(self._ladder.failed())
+        if self._results is not None:
+            self._results.add(handle, error)
+
+    # --- what is said --------------------------------------------------------------------------
+
+    def _say_failure(self, end: ending.Ending) -> None:
+        """Show a failure as it happens."""
+        self._say_first_line()
+        if self._settings.verbosity < 0 or len(self._tally.failures) >= _FAILURES_SHOWN:
+            return
+        alike = end.error, end.where
+        full = self._settings.verbosity > 0
+        if alike in self._shown and not full:
+            end = end._replace(traceback="")
+        self._shown.add(alike)
+        for line in summary.failure_lines(end, full=full):
+            self._terminal.line(*line)
+
+    def _say_stopping(self, step: Step) -> None:
+        """Say that the run is being stopped, and what comes next."""
+        running = self._queue.stats().counts[Status.RUNNING]
+        words = summary.stopping_line(step, self._ladder, running=running)
+        if words:
+            self._terminal.line(("warn", words))
+
+    def _snapshot(self, now: float) -> Snapshot:
+        """Return where the run stands."""
+        counts = self._queue.stats().counts
+        return Snapshot(
+            ended=self._tally.ended,
+            known=self._known,
+            all_known=self._produced is not None,
+            running=counts[Status.RUNNING],
+            delayed=counts[Status.SCHEDULED],
+            failed=len(self._tally.failures),
+            skipped=self._tally.skipped.total(),
+            elapsed_s=now - self._began_at,
+        )
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def _close(self, report: ShutdownReport) -> int | None:
+        """Say how the run ended, and return the exit code; die by the signal if it was interrupted."""
+        produced = self._produced
+        error = None if produced is None else produced.error
+        whole = produced is not None and produced.complete and report.drained
+        if not self._known and (whole or error is not None) and self._ladder.signal is None:
+            if error is not None:
+                raise error
+            return None
+        verdict, code = self._verdict(whole=whole, error=error)
+        quiet = self._settings.verbosity < 0 and verdict == "ok"
+        if not quiet:
+            self._say_first_line()
+            elapsed_s = time.monotonic() - self._began_at
+            for line in summary.closing_lines(self._tally, verdict=verdict, elapsed_s=elapsed_s):
+                self._terminal.line(*line)
+        if error is not None:
+            self._terminal.error(error)
+        self._close_results()
+        if isinstance(error, InternalError):
+            raise error
+        if verdict == "interrupted":
+            assert self._ladder.signal is not None, "what interrupted it"
+            # Here, where further signals still do nothing: what is left to do is to die.
+            return die_by(self._ladder.signal)
+        return code
+
+    def _close_results(self) -> None:
+        """Put the results on disk, and say so if that did not work."""
+        if self._results is not None:
+            self._results.close()
+            if self._results.warning is not None:
+                self._terminal.line(("warn", self._results.warning))
+
+    def _verdict(self, *, whole: bool, error: ProcqError | None) -> tuple[summary.Verdict, Exit]:
+        """Judge the run.
+
+        Args:
+            whole: Whether everything was submitted and ran to its end.
+            error: What was wrong with the jobs file, if something was.
+        """
+        if not whole and self._ladder.signal is not None:
+            return "interrupted", Exit.FAILED
+        if error is not None:
+            # A payload that cannot be pickled is a mistake of the file while nothing has run, and
+            # a task that could not be done afterwards.
+            unsent = isinstance(error.__cause__, PayloadError) or not isinstance(error, UsageError)
+            return "FAILED", Exit.FAILED if unsent else Exit.JOBS_FILE
+        if not whole and self._ladder.cause == "deadline":
+            return "stopped at the deadline", Exit.DEADLINE
+        if not whole or self._tally.went_wrong:
+            return "FAILED", Exit.FAILED
+        return "ok", Exit.OK
