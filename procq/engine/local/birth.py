@@ -8,6 +8,7 @@ and `close` leave no process of the worker's group and no descriptor.
 import contextlib
 import functools
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _BOOT: Final = """\
 import sys
 sys.path[:] = [place for place in sys.path if place]
-import _socket, fcntl, functools, pickle, resource, select, struct, threading
+import _socket, fcntl, functools, pickle, select, struct, threading
 sys.path.insert(0, sys.argv[1])
 from procq.engine.local import worker
 worker.main(sys.argv[2:])
@@ -77,7 +78,8 @@ class Exit:
     exit_code: int | None = None
     #: The name of the signal that ended it.
     signal: str | None = None
-    #: Highest resident memory of the worker and the children it had waited for, 0 if unknown.
+    #: Highest resident memory of the worker or a child it had waited for; 0 if unknown, which it
+    #: also is when it stayed below the supervisor's own.
     max_rss_bytes: int = 0
 
 
@@ -128,7 +130,7 @@ class WorkerProcess:
         channel: The sockets to it.
     """
 
-    __slots__ = ("__weakref__", "_channel", "_descendants", "_exit", "_switch", "pid", "pidfd")
+    __slots__ = ("__weakref__", "_channel", "_descendants", "_exit", "_inherited_rss", "_switch", "pid", "pidfd")
 
     def __init__(self) -> None:
         self.pid = 0
@@ -139,6 +141,8 @@ class WorkerProcess:
         #: Known processes below the worker, which may have left its group.
         self._descendants: list[psutil.Process] = []
         self._exit: Exit | None = None
+        #: Any peak of memory up to this is not the worker's but was inherited; unit of `ru_maxrss`.
+        self._inherited_rss = 0
 
     @property
     def channel(self) -> Channel:
@@ -172,6 +176,8 @@ class WorkerProcess:
         # neither warns nor keeps the pid and waits for it later, when it may be another's.
         process.returncode = 0
         self.pid = process.pid
+        # A new program starts with the peak of the one that started it.
+        self._inherited_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._channel.close_worker_ends()
         self.pidfd = _sentinel(self.pid)
 
@@ -246,7 +252,7 @@ class WorkerProcess:
             # SIGCHLD is ignored, or a handler of the program's waited for everything.
             return Exit()
         code = os.waitstatus_to_exitcode(status)
-        max_rss_bytes = usage.ru_maxrss * 1024
+        max_rss_bytes = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._inherited_rss else 0
         if code < 0:
             return Exit(signal=_signal_name(-code), max_rss_bytes=max_rss_bytes)
         return Exit(exit_code=code, max_rss_bytes=max_rss_bytes)

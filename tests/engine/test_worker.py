@@ -1,0 +1,365 @@
+"""A real worker, driven by hand: whatever a task does, its report or the worker's death arrives (contract H)."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.support import tasks
+from tests.support.driver import Driver
+from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
+
+from procq import payload
+from procq.engine.local import wire, worker
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
+
+PATIENCE_S = 20.0
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def call_of(fn: object, *args: object) -> bytes:
+    return payload.dump_call(fn, args, {})[0]  # type: ignore[arg-type]
+
+
+def start_failure(driver: Driver) -> wire.StartFailed:
+    message = driver.message()
+    assert isinstance(message, wire.StartFailed), message
+    return message
+
+
+# --- start-up ---
+
+
+def test_H2_a_fresh_worker_has_imported_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
+        monkeypatch.delenv(name)  # measuring a worker imports half the standard library
+    with Driver() as driver:
+        found = driver.result(tasks.modules)
+
+    assert isinstance(found, list)
+    heavy = {
+        "asyncio", "cloudpickle", "concurrent.futures", "dataclasses", "datetime", "inspect", "logging",
+        "multiprocessing", "psutil", "random", "selectors", "socket", "subprocess", "traceback",
+        "procq.core", "procq.engine.local.birth", "procq.engine.local.loop", "procq.engine.protocol", "procq.errors",
+        "procq.queue", "procq.retry", "procq.spec", "procq.supervisor", "procq.units",
+    }  # fmt: skip
+    assert not heavy.intersection(found)
+
+
+def test_H3_an_initializer_runs_once_and_its_result_does_not_matter(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    with Driver(initializer=call_of(tasks.initialize, str(file))) as driver:
+        assert driver.result(tasks.add, 1, 2) == 3
+        assert driver.result(tasks.add, 1, 3) == 4
+
+    assert lines(file) == ["initialized"]
+
+
+@pytest.mark.parametrize(
+    ("initializer", "error_type", "message"),
+    [
+        (call_of(tasks.initialize_badly), "RuntimeError", "no database here"),
+        (call_of(tasks.initialize_and_exit), "SystemExit", "SystemExit: 3"),
+        (b"cprocq_no_such_module\nfunction\n.", "ModuleNotFoundError", "No module named 'procq_no_such_module'"),
+    ],
+    ids=["raises", "exits", "missing"],
+)
+def test_D11_a_failure_to_start_is_told_with_its_traceback(initializer: bytes, error_type: str, message: str) -> None:
+    with Driver(initializer=initializer, await_ready=False) as driver:
+        failed = start_failure(driver)
+        leave = driver.death()
+
+    assert (failed.error_type, failed.message) == (error_type, message)
+    assert error_type in failed.traceback
+    assert leave.exit_code == wire.EXIT_START_FAILED
+
+
+# --- attempts ---
+
+
+def test_attempts_run_one_after_the_other_in_the_same_process() -> None:
+    with Driver() as driver:
+        assert driver.result(tasks.pid) == driver.worker.pid
+        assert driver.result(tasks.add, 1, 2) == 3
+        assert driver.result(tasks.pid) == driver.worker.pid
+
+
+def test_a_report_tells_when_and_what_it_used() -> None:
+    with Driver() as driver:
+        before = time.monotonic()
+        burnt = driver.run(tasks.burn_cpu, 0.2)
+        after = time.monotonic()
+        brief = driver.run(tasks.add, 1, 2)
+        big = driver.run(tasks.use_memory, 100_000_000)
+
+    assert before <= burnt.started_at <= burnt.ended_at <= after
+    assert 0.19 < burnt.cpu_s < 0.19 + (after - before)
+    assert brief.cpu_s < worker.BRIEF_S
+    assert burnt.peak_rss_bytes > 2**20
+    assert big.peak_rss_bytes > burnt.peak_rss_bytes + 90_000_000
+
+
+def test_inputs_reach_the_call() -> None:
+    with Driver() as driver:
+        call, found = payload.dump_call(tasks.echo, (["before", _StandIn(), "after"],), {})
+        assert len(found) == 1
+        for value in ("small", b"x" * 1_000_000):
+            driver.seq += 1
+            driver.send_call(call, inputs=(payload.dumps(value),))
+            ended = driver.report()
+            assert ended.value is not None, ended.message
+            assert payload.loads(ended.value) == ["before", value, "after"]
+
+
+class _StandIn:
+    """Stands for the first input."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        reduced = payload.placeholder(self)
+        assert reduced is not None
+        return reduced
+
+
+@pytest.mark.parametrize("size", [0, 100, 70_000, 10_000_000])
+def test_arguments_and_results_of_any_size(size: int) -> None:
+    value = os.urandom(size)
+    with Driver() as driver:
+        assert driver.result(tasks.echo, value) == value
+        assert driver.result(tasks.echo, "still in step") == "still in step"
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "error_type", "permanent"),
+    [
+        (tasks.fail, (), "ValueError", False),
+        (tasks.fail_two_parts, (), "tests.support.tasks.TwoPartError", False),
+        (tasks.fail_permanently, ("no",), "procq.inside.Permanent", True),
+        (tasks.later, (1.5,), "procq.inside.RetryLater", False),
+        (tasks.leave, (0,), "SystemExit", True),
+        (tasks.interrupt, (), "KeyboardInterrupt", True),
+        (tasks.generator, (), "procq.errors.PayloadError", True),
+        (tasks.echo, (tasks.UnloadableError(),), "LookupError", True),
+    ],
+)
+def test_D3_errors_are_reported_and_the_worker_goes_on(
+    task: object, args: tuple[object, ...], error_type: str, *, permanent: bool
+) -> None:
+    with Driver() as driver:
+        ended = driver.run(task, *args)
+        assert driver.result(tasks.pid) == driver.worker.pid
+
+    assert ended.outcome == "error"
+    assert ended.error_types[0] == error_type
+    assert ended.permanent is permanent
+    assert ended.message
+    assert (ended.value is None) is (
+        error_type.rsplit(".", maxsplit=1)[-1] in {"TwoPartError", "PayloadError", "LookupError"}
+    )
+    assert ended.retry_after_s == (1.5 if task is tasks.later else None)
+
+
+def test_lambdas_and_main_functions_run() -> None:
+    with Driver() as driver:
+        assert driver.result(lambda: 6 * 7) == 42
+
+
+# --- the context ---
+
+
+def test_H3_current_tells_the_attempt_who_it_is() -> None:
+    with Driver() as driver:
+        before = time.monotonic()
+        ended = driver.run(tasks.context, timeout_s=30.0)
+        after = time.monotonic()
+        assert ended.value is not None
+        told = payload.loads(ended.value)
+        assert driver.result(tasks.context) == ("task-2", 1, None, None)
+
+    assert isinstance(told, tuple)
+    assert told[:2] == ("task-1", 1)
+    assert before + 30 <= told[2] <= after + 30
+    assert 29 < told[3] <= 30
+
+
+def test_H3_progress_is_sent_at_once_and_then_at_a_bounded_pace() -> None:
+    with Driver() as driver:
+        seq = driver.send(tasks.progress, 100_000)
+        first = driver.message()
+        assert isinstance(first, wire.Progress)
+        count = 1
+        while isinstance(message := driver.message(), wire.Progress):
+            count += 1
+        assert isinstance(message, wire.Report)
+        assert message.ended.outcome == "ok"
+
+    assert (first.seq, first.fence, first.done, first.total) == (seq, 1, 0, 100_000)
+    took_s = message.ended.ended_at - message.ended.started_at
+    assert count <= 2 + took_s / worker.PROGRESS_EVERY_S
+
+
+def test_progress_after_the_attempts_end_speaks_for_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    with Driver() as driver:
+        assert driver.run(tasks.progress_from_afterlife).outcome == "ok"
+        driver.send(tasks.sleep_with_finally, str(file), 0.3)
+        message = driver.message()
+
+    assert isinstance(message, wire.Report), "only the thread of the attempt before could have said something"
+
+
+def test_progress_that_is_no_number_is_the_tasks_error() -> None:
+    with Driver() as driver:
+        ended = driver.run(tasks.progress_wrongly)
+        assert driver.result(tasks.add, 1, 2) == 3
+
+    assert ended.outcome == "error"
+    assert ended.error_types[0] == "ValueError"
+
+
+# --- being asked to stop ---
+
+
+def test_D5_a_task_that_is_asked_to_stop_cleans_up_and_reports(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    with Driver() as driver:
+        driver.send(tasks.sleep_with_finally, str(file))
+        assert wait_until(lambda: lines(file) == ["began"], PATIENCE_S)
+        driver.worker.ask()
+        ended = driver.report()
+        assert driver.result(tasks.pid) == driver.worker.pid
+
+    assert lines(file) == ["began", "finally"]
+    assert ended.outcome == "error"
+    assert ended.terminated
+    assert ended.error_types == ("procq.inside.Terminated", "BaseException")
+
+
+def test_D5_a_task_that_catches_it_cannot_hide_it(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    with Driver() as driver:
+        driver.send(tasks.sleep_and_swallow, str(file))
+        assert wait_until(lambda: lines(file) == ["began"], PATIENCE_S)
+        driver.worker.ask()
+        ended = driver.report()
+
+    assert lines(file) == ["began", "caught"]
+    assert ended.outcome == "ok"
+    assert ended.terminated
+
+
+def test_a_task_that_terminates_itself_is_terminated() -> None:
+    with Driver() as driver:
+        ended = driver.run(tasks.terminate_self)
+        assert driver.result(tasks.add, 1, 2) == 3
+
+    assert ended.terminated
+
+
+def test_handlers_that_a_task_changed_are_put_back(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    with Driver() as driver:
+        assert driver.run(tasks.change_signal_handlers).outcome == "ok"
+        assert driver.result(tasks.interrupt_self) == "still here"
+        driver.send(tasks.sleep_with_finally, str(file))
+        assert wait_until(lambda: lines(file) == ["began"], PATIENCE_S)
+        driver.worker.ask()
+        assert driver.report().terminated
+
+
+def test_H4_sigint_does_nothing() -> None:
+    with Driver() as driver:
+        os.killpg(driver.worker.pid, signal.SIGINT)
+        assert driver.result(tasks.interrupt_self) == "still here"
+
+
+# --- cheats ---
+
+
+def test_H5_a_forked_child_that_comes_home_reports_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    with Driver() as driver:
+        child = driver.result(tasks.fork_and_come_home, str(file))
+        assert lines(file) == [str(child)]
+        assert isinstance(driver.result(tasks.fork_and_raise), int)
+        assert driver.result(tasks.pid) == driver.worker.pid
+        assert driver.leave().exit_code == 0
+        assert driver.channel.receive() is None
+
+
+def test_H5_closed_descriptors_end_the_worker_with_a_code_of_their_own() -> None:
+    with Driver() as driver:
+        driver.send(tasks.close_descriptors)
+        assert driver.death().exit_code == wire.EXIT_PIPES_LOST
+
+
+def test_H5_closed_standard_streams_harm_nobody() -> None:
+    with Driver() as driver:
+        assert driver.result(tasks.close_standard_streams) == "closed"
+        assert driver.run(tasks.shout, "into the void").outcome == "error", "print to a closed file raises, as anywhere"
+        assert driver.result(tasks.add, 1, 2) == 3
+        assert driver.leave().signal is None
+
+
+@pytest.mark.parametrize("data", [b"x", b"\x06" * 100, b"\x01\x02" * 40_000], ids=["byte", "kind", "long"])
+def test_H5_garbage_in_the_pipe_is_a_wire_error(data: bytes) -> None:
+    with Driver() as driver:
+        fds = driver.result(_pipes_of_the_worker)
+        assert isinstance(fds, list)
+        driver.send(tasks.write_garbage_to, fds[1], data)
+        with pytest.raises(wire.WireError):
+            driver.message()
+
+
+def _pipes_of_the_worker() -> list[int]:
+    """Return tasks, results and stream as the worker's command line names them."""
+    from pathlib import Path  # noqa: PLC0415
+
+    return [int(argument) for argument in Path("/proc/self/cmdline").read_bytes().split(b"\0")[-5:-2]]
+
+
+def test_H5_output_appears_before_the_report(capfd: pytest.CaptureFixture[str]) -> None:
+    with Driver() as driver:
+        assert driver.run(tasks.shout, "hello from the worker").outcome == "ok"
+        out, err = capfd.readouterr()
+
+    assert out == "hello from the worker\n"
+    assert err == "hello from the worker\n"
+
+
+# --- leaving ---
+
+
+def test_told_to_leave_a_worker_ends_as_an_interpreter_does(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    with Driver() as driver:
+        driver.run(_register_at_exit, str(file))
+        assert driver.leave().exit_code == 0
+
+    assert lines(file) == ["at exit"]
+
+
+def _register_at_exit(path: str) -> None:
+    import atexit  # noqa: PLC0415
+
+    atexit.register(tasks.say, path, "at exit")
+
+
+def test_leaving_makes_no_noise(capfd: pytest.CaptureFixture[str]) -> None:
+    with Driver() as driver:
+        driver.run(tasks.add, 1, 2)
+        driver.leave()
+    with Driver() as driver:
+        driver.worker.ask()
+        driver.death()
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_told_to_leave_at_once_a_worker_leaves() -> None:
+    with Driver(await_ready=False) as driver:
+        assert driver.leave().exit_code == 0
