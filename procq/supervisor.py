@@ -19,7 +19,7 @@ from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import TERMINAL, WAITING, Status
 from procq.core.task import Task
 from procq.engine.protocol import Attempt, Engine
-from procq.errors import InternalError, QueueClosedError, QueueFullError, WorkerStartError
+from procq.errors import InternalError, QueueClosedError, QueueFullError, UsageError, WorkerStartError
 from procq.outcome import Ended
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Supervisor:
         self._paused = False
         self._mode: Mode | None = None
         self._deadline: float | None = None
-        #: what the shutdown cancelled or stopped
+        #: what the shutdown cancelled
         self._cut: list[Task] = []
         #: how far the cut has gone: 0 not at all, 1 all that waits, 2 all that runs is asked, 3 killed
         self._cut_level = 0
@@ -184,6 +184,9 @@ class Supervisor:
 
         Returns:
             Whether it is done; False: `timeout_s` has passed.
+
+        Raises:
+            UsageError: The engine has no thread, and nothing that can happen would end the wait.
         """
         engine = self.engine
         if not engine.manual:
@@ -192,12 +195,24 @@ class Supervisor:
         until = None if timeout_s is None else engine.now() + timeout_s
         while not done():
             if not engine.step(until):
-                return done()
-        return True
+                break
+            self.callbacks.flush()
+        if until is None:
+            if not done():
+                raise UsageError(f"this wait would never end: {self._standstill()}")
+            return True
+        # What came later than `until` came after the wait had ended.
+        return done() and engine.now() <= until
+
+    def _standstill(self) -> str:
+        """Say why nothing happens any more."""
+        if not self._opened:
+            return "the queue is not started"
+        return "the queue is paused" if self._paused else "nothing runs, and nothing is due"
 
     def _report(self) -> ShutdownReport:
         counts = self.scheduler.counts
-        cut = tuple(task.id for task in self._cut if task.status is Status.CANCELLED)
+        cut = tuple(task.id for task in sorted(self._cut, key=_by_seq))
         return ShutdownReport(
             not cut, counts[Status.SUCCEEDED], counts[Status.FAILED], counts[Status.CANCELLED], cut
         )
@@ -220,12 +235,10 @@ class Supervisor:
             return
         if self._cut_level == 0:
             self._take_back_all(now)
-            self._cut += self.scheduler.cut_off(now)
+            self.scheduler.cut_off(now)
         self._cut_level = level
         if level > 1:
             for task in list(self.scheduler.running.values()):
-                if task not in self._cut:
-                    self._cut.append(task)
                 self.engine.stop(task, "interrupted", at_once=level > 2)  # noqa: PLR2004 - the level's own meaning
 
     def _take_back_all(self, now: float) -> None:
@@ -279,7 +292,9 @@ class Supervisor:
             try:
                 if not self.engine.manual:
                     turn.acquire(timeout=-1 if ends_at is None else max(0.0, ends_at - self.engine.now()))
-                elif not self.engine.step(ends_at):
+                elif self.engine.step(ends_at):
+                    self.callbacks.flush()
+                elif ends_at is None:
                     raise QueueFullError(f"{self._bound()}, and nothing that could run would make room")
             finally:
                 self.lock.acquire()
@@ -331,7 +346,7 @@ class Supervisor:
             if task is None:
                 if scheduler.ahead and engine.idle:
                     # A worker idles while a task waits behind another one: move it there (B8).
-                    self._take_back(_most_urgent(scheduler.ahead.values()), now)
+                    self._take_back(scheduler.first_ahead(), now)
                     continue
                 return
             if engine.idle:
@@ -340,7 +355,7 @@ class Supervisor:
             elif engine.room_ahead and self._may_go_ahead(task):
                 scheduler.send_ahead(task)
                 engine.send_ahead(task)
-            elif scheduler.ahead and (less_urgent := _less_urgent(scheduler.ahead.values(), task)) is not None:
+            elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
                 self._take_back(less_urgent, now)
                 if engine.room_ahead and not self._may_go_ahead(task):
                     return  # it cannot be sent ahead: the worker that ends first takes it
@@ -355,9 +370,7 @@ class Supervisor:
 
     def _take_back(self, task: Task, now: float) -> None:
         """Take back a task sent ahead; if it has begun, note that."""
-        if self.engine.take_back(task):
-            self.scheduler.take_back(task)
-        elif task.seq in self.scheduler.ahead:
+        if not self.engine.take_back(task) and task.seq in self.scheduler.ahead:
             self.scheduler.start(task, now)
 
     # --- commands ------------------------------------------------------------------------------
@@ -374,8 +387,8 @@ class Supervisor:
         if task.seq in self.scheduler.ahead:
             self._take_back(task, now)
         answer = self.scheduler.cancel(task, now)
-        if answer == "stopping":
-            self.engine.stop(task, "cancelled")
+        if answer == "stopping" and not self.engine.stop(task, "cancelled"):
+            return self.scheduler.cancel(task, now)  # it had not begun, or has ended
         return answer
 
     def cancel_later(self, tasks: Iterable[Task]) -> None:
@@ -425,10 +438,13 @@ class Supervisor:
         self.scheduler.end(task, fence, ended, ended.ended_at)
 
     def returned(self, attempt: Attempt) -> None:
-        """An attempt that was sent ahead came back without having run."""
-        task = self.scheduler.ahead.get(attempt.seq)
+        """An attempt that was started or sent ahead came back without having begun."""
+        scheduler = self.scheduler
+        task = scheduler.ahead.get(attempt.seq)
         if task is not None:
-            self.scheduler.take_back(task)
+            scheduler.take_back(task)
+        elif (task := scheduler.running.get(attempt.seq)) is not None:
+            scheduler.put_back(task, self.engine.now())
 
     def progressed(self, attempt: Attempt, done: float, total: float) -> None:
         """A running attempt said how far it is."""
@@ -532,6 +548,8 @@ class Supervisor:
                 continue
             if counts_bytes:
                 self._pending_bytes -= len(task.payload)
+            if task.cause == "shutdown":
+                self._cut.append(task)
             listeners = task.listeners
             if listeners is not None:
                 task.listeners = None
@@ -579,6 +597,15 @@ class CallbackThread:
             if self._thread is not None:
                 self._calls.put(None)
 
+    def flush(self) -> None:
+        """Wait until the calls that are due have been made, unless this is one of them."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        flushed = threading.Event()
+        self.put(flushed.set)
+        flushed.wait()
+
     def join(self, timeout_s: float | None) -> None:
         """Wait for the thread's end, unless this is it."""
         thread = self._thread
@@ -609,19 +636,8 @@ CALLBACK_GRACE_S: Final = 0.5
 SMALL_BYTES: Final = 64 * 2**20
 
 
-def _most_urgent(tasks: Iterable[Task]) -> Task:
-    """Return the most urgent of some tasks."""
-    return min(tasks, key=_urgency)
-
-
-def _less_urgent(tasks: Iterable[Task], than: Task) -> Task | None:
-    """Return the least urgent of some tasks if it is less urgent than another one."""
-    worst = max(tasks, key=_urgency)
-    return worst if _urgency(worst) > _urgency(than) else None
-
-
-def _urgency(task: Task) -> tuple[float, int]:
-    return task.rank, task.seq
+def _by_seq(task: Task) -> int:
+    return task.seq
 
 
 #: Every live supervisor of this process, so that a forked child can mark them as not its own.

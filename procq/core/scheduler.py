@@ -26,6 +26,9 @@ from procq.outcome import Ended
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
 
+#: The key of a task more urgent than all.
+_MOST_URGENT: Final = (float("-inf"), -1)
+
 #: Outcomes that use no attempt: the task did nothing wrong (contract G2).
 _UNCHARGED: Final = frozenset({"interrupted"})
 
@@ -64,6 +67,8 @@ class Scheduler:
         self.ready = ReadyHeap(limits or {})
         #: READY tasks already sent to a busy worker that has not begun them, by sequence number
         self.ahead: dict[int, Task] = {}
+        #: nothing in `ahead` is less urgent than this; kept so that a look costs nothing mostly
+        self._ahead_bound: tuple[float, int] = _MOST_URGENT
         #: all and only SCHEDULED tasks, by due instant
         self.delayed: TimerHeap[Task] = TimerHeap()
         #: all and only RUNNING tasks, by sequence number
@@ -177,6 +182,22 @@ class Scheduler:
         """Note that the task `next_ready` returned was sent to a busy worker; it stays READY."""
         self.ready.pop(task)
         self.ahead[task.seq] = task
+        key = (task.rank, task.seq)
+        if key > self._ahead_bound:
+            self._ahead_bound = key
+
+    def overtaken_by(self, task: Task) -> Task | None:
+        """Return the least urgent task sent ahead, if it is less urgent than `task` (B8)."""
+        key = (task.rank, task.seq)
+        if key > self._ahead_bound:
+            return None
+        last = max(self.ahead.values(), key=_urgency, default=None)
+        self._ahead_bound = _MOST_URGENT if last is None else _urgency(last)
+        return last if key < self._ahead_bound else None
+
+    def first_ahead(self) -> Task:
+        """Return the most urgent task sent ahead; there must be one."""
+        return min(self.ahead.values(), key=_urgency)
 
     def take_back(self, task: Task) -> None:
         """Put a task that was sent ahead and not begun back among the ready ones (B8)."""
@@ -198,6 +219,19 @@ class Scheduler:
             task.first_started_at = now
             if task.expires_at is not None:
                 self.expiring.discard(task.seq)
+
+    def put_back(self, task: Task, now: float) -> None:
+        """Undo the start of an attempt that has not begun: nobody ran it, and nothing is charged."""
+        del self.running[task.seq]
+        self.ready.release(task.type)
+        if self._cutting:
+            self._end(task, Status.CANCELLED, now, cause="shutdown")
+            return
+        task.started_at = None
+        if not task.history:
+            task.first_started_at = None
+        self._move(task, Status.READY)
+        self.ready.push(task)
 
     def next_due(self) -> float | None:
         """Return the next instant at which `advance` has something to do, or None."""
@@ -535,6 +569,11 @@ class Scheduler:
 def _origin_of(dependency: Task) -> str:
     """Return the id of the task where a failure began."""
     return dependency.id if dependency.origin is None else dependency.origin
+
+
+def _urgency(task: Task) -> tuple[float, int]:
+    """Sort key: the most urgent first (B1)."""
+    return task.rank, task.seq
 
 
 def _by_seq(task: Task) -> int:

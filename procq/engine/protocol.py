@@ -29,6 +29,8 @@ class Attempt(Protocol):
     @property
     def id(self) -> str: ...
     @property
+    def type(self) -> str: ...
+    @property
     def seq(self) -> int: ...
     @property
     def fence(self) -> int:
@@ -57,7 +59,7 @@ class Host(Protocol):
         """An attempt has ended."""
 
     def returned(self, attempt: Attempt) -> None:
-        """An attempt that was sent ahead was taken back from a worker that died."""
+        """An attempt that was started or sent ahead has not begun, and never will there."""
 
     def progressed(self, attempt: Attempt, done: float, total: float) -> None:
         """A running attempt said how far it is."""
@@ -112,11 +114,17 @@ class Engine(Protocol):
         """Take back an attempt that was sent ahead.
 
         Returns:
-            True: it has not begun and never will.  False: it has begun, which is now known.
+            True: it has not begun and never will; the host was told by `returned`.  False: it
+            has begun, which the host may have been told by `began`.
         """
 
-    def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> None:
-        """Ask a running attempt to stop, and kill it after the grace; or kill it at once."""
+    def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> bool:
+        """Ask a running attempt to stop, and kill it after the grace; or kill it at once.
+
+        Returns:
+            Whether it is being stopped.  False: it has ended, or it turned out not to have
+            begun and was `returned`.
+        """
 
     @property
     def growing(self) -> bool:

@@ -47,8 +47,23 @@ _IDLE_DEATHS_PERIOD_S: Final = 10.0
 _SPAWN_PAUSE_S: Final = 0.1
 #: Workers spawned before the loop looks at its messages again (about 1 ms each).
 _SPAWNS_PER_TURN: Final = 4
-#: Attempts with more payload than this are not sent ahead: their bytes would sit in a socket.
+#: Work sent ahead to one worker, in seconds as its type's attempts have lasted so far: enough to
+#: keep it busy while the supervisor attends to something else (PERFORMANCE: a depth of 16 no-ops
+#: carries 1.7 times as many tasks as a depth of 1), too little to matter to what comes after.
+_AHEAD_S: Final = 0.001
+#: At most so many attempts are sent ahead to one worker; the socket holds some 270 small packets.
+_AHEAD_MAX: Final = 16
+#: Attempts with more payload than this are not sent ahead, and no more is in one pipe at a time:
+#: a socket of default size holds three times as much.
 _AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
+#: An attempt that has run for so long no longer keeps more than one other waiting behind it.
+_LONG_S: Final = 0.005
+#: What an attempt is expected to last when none of its type has ended yet: long.
+_UNKNOWN_S: Final = 1.0
+#: How much of the newest duration goes into the moving average of a type.
+_NEWEST: Final = 0.125
+#: Types whose average is kept; a program that makes up types without end starts over.
+_PACES_MAX: Final = 10_000
 #: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
 _HANG_UP_S: Final = 1.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
@@ -78,7 +93,7 @@ class _Worker:
     """What the engine knows of one worker."""
 
     __slots__ = (
-        "ahead", "begun_at", "channel", "fault", "fence", "id", "pid", "process", "running", "start_error",
+        "ahead", "begun_at", "channel", "depth", "expected_s", "fault", "fence", "id", "pid", "process", "running", "running_s", "start_error",
         "start_late", "state", "stopping", "stream_mask",
     )  # fmt: skip
 
@@ -93,8 +108,13 @@ class _Worker:
         #: which start of the task that is
         self.fence = 0
         self.begun_at = 0.0
-        #: the attempt that waits in its pipe behind `running`
-        self.ahead: Attempt | None = None
+        #: the attempts that wait in its pipe behind `running`, with what each is expected to last
+        self.ahead: deque[tuple[Attempt, float]] = deque()
+        #: what `running` was expected to last, and what it and all that is ahead are together
+        self.running_s = 0.0
+        self.expected_s = 0.0
+        #: how many may be ahead; cut when they are taken back, and growing with each result
+        self.depth = _AHEAD_MAX
         #: why `running` is being stopped
         self.stopping: "Outcome | None" = None
         #: what is wrong with the worker itself, if we ended it for that
@@ -143,10 +163,13 @@ class LocalEngine:
         self._worker_ids = 0
         #: the last to become idle is the first to be used again: its caches are warm
         self._idle: list[_Worker] = []
-        #: busy workers with nothing ahead, in the order in which they became that
+        #: busy workers to which more may be sent ahead, the one that has waited longest first
         self._roomy: dict[_Worker, None] = {}
         self._by_seq: dict[int, _Worker] = {}
         self._ahead_at: dict[int, _Worker] = {}
+        #: moving average of how long the attempts of a type have lasted, in seconds
+        self._paces: dict[str, float] = {}
+        self._review_at = 0.0
         self._handlers: dict[int, tuple[Callable[[_Worker], None], _Worker]] = {}
         #: deadlines of attempts, ends of graces, start-up limits: (what to do, worker)
         self._timers: TimerHeap[tuple[Callable[[_Worker], None], _Worker]] = TimerHeap()
@@ -201,51 +224,52 @@ class LocalEngine:
     def start(self, attempt: Attempt) -> None:
         """Hand an attempt to the worker that became idle last."""
         worker = self._idle.pop()
+        worker.running_s = worker.expected_s = self._paces.get(attempt.type, _UNKNOWN_S)
         self._begin(worker, attempt, time.monotonic())
         if not self._send(worker, attempt, attempt.fence):
             self._unassign(worker)
-            self._host_ended(attempt, attempt.fence, Ended("interrupted", worker.begun_at, worker.begun_at))
+            self._require_host().returned(attempt)
         elif worker.channel.sending:  # its time runs, and it has room, once it has everything
-            self._roomy.pop(worker, None)
             self._timers.discard((worker.id, "deadline"))
             self._watch_stream(worker)
+        else:
+            self._roomy[worker] = None
 
     def fits_ahead(self, attempt: Attempt) -> bool:
         """Whether an attempt fits in one packet."""
-        size = len(attempt.payload) + 4 * len(attempt.id)
-        for given in attempt.inputs:
-            size += 8 + len(given.value or b"")
-        return size <= _AHEAD_MAX_BYTES
+        return _packet_bytes(attempt) <= _AHEAD_MAX_BYTES
 
     def send_ahead(self, attempt: Attempt) -> None:
-        """Send an attempt to the busy worker that has had nothing ahead for longest."""
+        """Send an attempt to a busy worker, behind what it runs."""
         worker = next(iter(self._roomy))
         del self._roomy[worker]
-        worker.ahead = attempt
+        expected_s = self._paces.get(attempt.type, _UNKNOWN_S)
+        worker.ahead.append((attempt, expected_s))
+        worker.expected_s += expected_s
         self._ahead_at[attempt.seq] = worker
-        if not self._send(worker, attempt, attempt.fence + 1):
-            self._nothing_ahead(worker, attempt)
-            self._require_host().returned(attempt)
+        if self._send(worker, attempt, attempt.fence + 1):
+            self._mind_room(worker)
+        else:
+            self._give_back(worker, {attempt.seq})
 
     def take_back(self, attempt: Attempt) -> bool:
-        """Take a packet back out of a worker's pipe, if the worker has not read it (DESIGN 3)."""
+        """Take packets back out of a worker's pipe: all it has not read, since they come in order."""
         worker = self._ahead_at[attempt.seq]
-        if self._take_back_from(worker):
+        self._take_back_from(worker)
+        if attempt.seq not in self._ahead_at:
             return True
-        # The worker has read it, so the result of the attempt before it is in the pipe to us.
+        # The worker has read it, so the results of those before it are in the pipe to us.
         for _ in range(_READS_MAX):
-            if worker.ahead is not attempt:
-                break
+            if attempt.seq not in self._ahead_at:
+                return False
             self._read(worker)
-        if worker.ahead is attempt:
-            self._condemn(worker, "its task pipe was read by somebody else")
+        self._condemn(worker, "its task pipe was read by somebody else")
         return False
 
-    def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> None:
+    def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> bool:
         """Ask a running attempt to stop, and kill it after the grace; or kill it at once."""
         worker = self._by_seq.get(attempt.seq)
-        if worker is not None:
-            self._stop(worker, reason, at_once=at_once)
+        return worker is not None and self._stop(worker, reason, at_once=at_once)
 
     def wake(self, by: float | None = None) -> None:
         """Have the loop take a turn soon, or by an instant; the lock is held."""
@@ -333,6 +357,8 @@ class LocalEngine:
                     with contextlib.suppress(OSError, KeyError):
                         self._poller.unregister(fd)
             now = time.monotonic()
+            if now >= self._review_at:
+                self._review(now)
             while (due := self._timers.pop_due(now)) is not None:
                 due[0](due[1])
             host.tick(now)
@@ -364,11 +390,12 @@ class LocalEngine:
 
     def _births_wanted(self, host: Host, now: float) -> int:
         """Return how many workers should be started now."""
-        if self._closing or self._broken or now < self._spawn_not_before:
+        room = self._limit - len(self._workers)
+        if room <= 0 or self._closing or self._broken or now < self._spawn_not_before:
             return 0
-        for_backlog = max(0, host.backlog - self._starting)
-        for_floor = max(0, self._wanted - len(self._workers))
-        return min(max(for_backlog, for_floor), self._limit - len(self._workers))
+        for_backlog = host.backlog - self._starting
+        for_floor = self._wanted - len(self._workers)
+        return max(0, min(max(for_backlog, for_floor), room))
 
     def _plan_births(self, host: Host, now: float) -> int:
         return min(self._births_wanted(host, now), _SPAWNS_PER_TURN)
@@ -396,7 +423,7 @@ class LocalEngine:
             self._workers[worker_id] = worker
             self._wanted = min(max(self._wanted, len(self._workers)), self._limit)
             self._starting += 1
-            self._watch(process.channel.result_fd, self._read, worker)
+            self._watch(process.channel.result_fd, self._read_all, worker)
             self._watch(process.pidfd, self._died, worker)
             self._watch_stream(worker)
             self._timers.set((worker_id, "start"), time.monotonic() + self._start_timeout_s, (self._start_late, worker))
@@ -452,9 +479,18 @@ class LocalEngine:
         if worker.state is _State.DYING:  # all that is left to know is how the attempt ended
             return
         worker.state = _State.BUSY
-        self._roomy[worker] = None
         if attempt.timeout_s is not None:
             self._set_deadline(worker, at + attempt.timeout_s)
+
+    def _mind_room(self, worker: _Worker) -> None:
+        """Keep the worker among the roomy ones if more may be sent ahead to it, else not."""
+        ahead = worker.ahead
+        if worker.state is _State.BUSY and (
+            not ahead or (worker.expected_s < _AHEAD_S and len(ahead) < worker.depth and not worker.channel.sending)
+        ):
+            self._roomy[worker] = None
+        else:
+            self._roomy.pop(worker, None)
 
     def _set_deadline(self, worker: _Worker, at: float) -> None:
         self._timers.set((worker.id, "deadline"), at, (self._overdue, worker))
@@ -514,6 +550,11 @@ class LocalEngine:
                 self._condemn(worker, "it announced a message within a message")
         return True
 
+    def _read_all(self, worker: _Worker) -> None:
+        """Read what a worker has said; several results at a time when it ends many attempts."""
+        while self._read(worker) and worker.ahead:
+            pass
+
     def _hung_up(self, worker: _Worker) -> None:
         """A worker has closed its end: its death follows at once, or it is a cheat."""
         self._unwatch(worker.channel.result_fd)
@@ -537,6 +578,7 @@ class LocalEngine:
         ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
         ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
         self._unassign(worker)
+        self._note_pace(attempt.type, ended.ended_at - ended.started_at)
         if worker.stopping is not None:
             _judge_stopped(ended, worker.stopping, attempt)
             self._kill(worker)
@@ -550,19 +592,47 @@ class LocalEngine:
 
     def _go_on(self, worker: _Worker, at: float) -> None:
         """A worker has ended an attempt: it begins what waits ahead, or is idle."""
-        attempt = worker.ahead
-        if attempt is None:
-            if worker.state is not _State.BUSY:
-                return
-            worker.state = _State.IDLE
-            if len(self._workers) > self._limit:
-                self._let_go(worker, at)
-            else:
-                self._idle.append(worker)
-            return
-        self._nothing_ahead(worker, attempt)
-        self._require_host().began(attempt, at)
-        self._begin(worker, attempt, at)
+        if worker.ahead:
+            attempt, expected_s = worker.ahead.popleft()
+            del self._ahead_at[attempt.seq]
+            worker.expected_s -= worker.running_s
+            worker.running_s = expected_s
+            if worker.depth < _AHEAD_MAX:
+                worker.depth += 1
+            self._require_host().began(attempt, at)
+            self._begin(worker, attempt, at)
+            self._mind_room(worker)
+        elif worker.state is _State.BUSY:
+            self._to_idle(worker, at)
+
+    def _to_idle(self, worker: _Worker, now: float) -> None:
+        worker.state = _State.IDLE
+        if len(self._workers) > self._limit:
+            self._let_go(worker, now)
+        else:
+            self._idle.append(worker)
+
+    def _note_pace(self, type_name: str, run_s: float) -> None:
+        """Learn how long the attempts of a type last; one that lasted much longer counts in full."""
+        paces = self._paces
+        known_s = paces.get(type_name)
+        if known_s is None:
+            if len(paces) >= _PACES_MAX:
+                paces.clear()
+            paces[type_name] = run_s
+        elif run_s > 8 * known_s:
+            paces[type_name] = run_s
+        else:
+            paces[type_name] = known_s + (run_s - known_s) * _NEWEST
+
+    def _review(self, now: float) -> None:
+        """Take back what waits behind attempts that turned out long; one may go there again."""
+        self._review_at = now + _LONG_S
+        for worker in self._workers.values():
+            if len(worker.ahead) > 1 and now - worker.begun_at > _LONG_S:
+                worker.running_s += _UNKNOWN_S
+                worker.expected_s += _UNKNOWN_S
+                self._take_back_from(worker)
 
     def _host_ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
         self._require_host().ended(attempt, fence, ended)
@@ -578,15 +648,22 @@ class LocalEngine:
             return
         self._stop(worker, "timeout")
 
-    def _stop(self, worker: _Worker, reason: "Outcome", *, at_once: bool = False) -> None:
-        """Ask a worker's attempt to stop; it is killed after the grace, and never used again."""
+    def _stop(self, worker: _Worker, reason: "Outcome", *, at_once: bool = False) -> bool:
+        """Ask a worker's attempt to stop; it is killed after the grace, and never used again.
+
+        Returns:
+            Whether that was needed: not if the attempt turned out not to have begun, or to have ended.
+        """
         attempt = worker.running
-        if worker.ahead is not None and not self._take_back_from(worker):
-            # It has begun the next attempt, so the one to be stopped has ended.
-            while self._read(worker):
-                pass
-            if worker.running is not attempt:
-                return
+        if worker.state is _State.BUSY:
+            self._take_back_from(worker)
+            # What is still ahead has been read by the worker, so the attempt before it has ended.
+            for _ in range(_READS_MAX):
+                if not worker.ahead or worker.running is not attempt:
+                    break
+                self._read(worker)
+        if attempt is None or worker.running is not attempt:
+            return False
         # A cancel outranks a timeout: it must not be retried (F3).
         if worker.stopping is None or reason == "cancelled":
             worker.stopping = reason
@@ -597,21 +674,44 @@ class LocalEngine:
             self._roomy.pop(worker, None)
             worker.process.ask()
             self._asked.append(worker)
-            self._timers.set(
-                (worker.id, "grace"), time.monotonic() + self._kill_grace_s, (self._kill, worker)
-            )
+            self._timers.set((worker.id, "grace"), time.monotonic() + self._kill_grace_s, (self._kill, worker))
             self.wake()
-
-    def _take_back_from(self, worker: _Worker) -> bool:
-        """Take back what waits ahead at a worker; False if it has been read."""
-        attempt = worker.ahead
-        if attempt is None or worker.channel.take_back() is None:
-            return False
-        self._nothing_ahead(worker, attempt)
-        if worker.state is _State.BUSY:
-            self._roomy[worker] = None
-        self._require_host().returned(attempt)
         return True
+
+    def _take_back_from(self, worker: _Worker) -> None:
+        """Take back all that a worker has not read, and give it to the host.
+
+        The worker reads on meanwhile, so what it keeps may lie between what is taken, and even
+        be behind the attempt that it was to run first.
+        """
+        taken = set()
+        while (identity := worker.channel.take_back()) is not None:
+            taken.add(identity[0])
+        if not taken:
+            return
+        self._give_back(worker, taken)
+        running = worker.running
+        if running is not None and running.seq in taken:
+            self._unassign(worker)
+            self._require_host().returned(running)
+            self._go_on(worker, time.monotonic())
+        worker.depth = max(1, worker.depth // 4)
+        self._mind_room(worker)
+
+    def _give_back(self, worker: _Worker, taken: set[int]) -> None:
+        """Give the attempts ahead that were taken back to the host; the others stay in their order."""
+        kept: deque[tuple[Attempt, float]] = deque()
+        returned = []
+        for attempt, expected_s in worker.ahead:
+            if attempt.seq in taken:
+                returned.append(attempt)
+                worker.expected_s -= expected_s
+                del self._ahead_at[attempt.seq]
+            else:
+                kept.append((attempt, expected_s))
+        worker.ahead = kept
+        for attempt in returned:
+            self._require_host().returned(attempt)
 
     def _condemn(self, worker: _Worker, fault: str) -> None:
         """End a worker that broke the rules; its death tells the rest."""
@@ -656,11 +756,7 @@ class LocalEngine:
         not_begun = set()
         while (identity := worker.channel.take_back()) is not None:
             not_begun.add(identity[0])
-        host = self._require_host()
-        ahead = worker.ahead
-        if ahead is not None and ahead.seq in not_begun:
-            self._nothing_ahead(worker, ahead)
-            host.returned(ahead)
+        self._give_back(worker, not_begun)
         # What it said before its death still counts.
         while self._read(worker) or (worker.channel.receiving and not worker.channel.hung_up):
             pass
@@ -674,24 +770,17 @@ class LocalEngine:
 
     def _blame(self, worker: _Worker, leave: birth.Exit, not_begun: set[int]) -> None:
         """Settle what becomes of the attempts a dead worker had."""
-        ahead, running = worker.ahead, self._unassign(worker)
-        if ahead is not None:
-            self._nothing_ahead(worker, ahead)
-            self._require_host().returned(ahead)
+        running = self._unassign(worker)
+        self._give_back(worker, {attempt.seq for attempt, _ in worker.ahead})
         if running is None:
             return
-        now = time.monotonic()
         if running.seq in not_begun:
-            ended = Ended("interrupted", now, now)
-        else:
-            ended = _death_report(worker, leave, now)
-            if worker.stopping is not None:
-                _judge_stopped(ended, worker.stopping, running)
+            self._require_host().returned(running)
+            return
+        ended = _death_report(worker, leave, time.monotonic())
+        if worker.stopping is not None:
+            _judge_stopped(ended, worker.stopping, running)
         self._host_ended(running, worker.fence, ended)
-
-    def _nothing_ahead(self, worker: _Worker, attempt: Attempt) -> None:
-        worker.ahead = None
-        del self._ahead_at[attempt.seq]
 
     def _bury(self, worker: _Worker) -> None:
         """Take a dead worker out of every table and close what is its."""
@@ -759,7 +848,7 @@ class LocalEngine:
         attempt = worker.running
         if attempt is not None and worker.state is _State.BUSY:
             worker.begun_at = time.monotonic()
-            self._roomy[worker] = None
+            self._mind_room(worker)
             if attempt.timeout_s is not None:
                 self._set_deadline(worker, worker.begun_at + attempt.timeout_s)
 
@@ -849,3 +938,11 @@ def _start_failure_text(worker: _Worker, leave: birth.Exit) -> str:
     if worker.fault is not None:
         return worker.fault
     return f"a worker {_how_it_ended(leave)} before it was ready"
+
+
+def _packet_bytes(attempt: Attempt) -> int:
+    """Return about how many bytes an attempt takes in a pipe."""
+    size = len(attempt.payload) + 4 * len(attempt.id) + 64
+    for given in attempt.inputs:
+        size += 8 + len(given.value or b"")
+    return size
