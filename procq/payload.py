@@ -17,6 +17,7 @@ import threading
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import CodeType
 
 PROTOCOL = 5
 
@@ -105,9 +106,7 @@ def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = Non
     if before_second_try is not None:
         before_second_try()
     try:
-        import cloudpickle  # noqa: PLC0415 - 20 ms that most workers never need
-
-        return cloudpickle.dumps(value, PROTOCOL)  # type: ignore[no-any-return]  # it returns bytes
+        return _dump_by_value(value)
     except RecursionError as error:
         raise NotPicklable("the object is nested too deeply") from error
     except Exception as error:
@@ -117,3 +116,37 @@ def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = Non
 def loads(data: bytes) -> object:
     """Unpickle what `dumps` made; raises whatever the objects' own constructors raise."""
     return pickle.loads(data)
+
+
+def _dump_by_value(value: object) -> bytes:
+    """Pickle with cloudpickle, which takes along what cannot be imported."""
+    from collections import ChainMap  # noqa: PLC0415
+    from io import BytesIO  # noqa: PLC0415
+    from types import CodeType  # noqa: PLC0415
+
+    import cloudpickle  # noqa: PLC0415 - 20 ms that most workers never need
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+        dispatch_table = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+
+    buffer = BytesIO()
+    Pickler(buffer, PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def _reduce_code(code: "CodeType") -> "tuple[object, ...]":
+    """Reduce code with the name of its file, which cloudpickle leaves out.
+
+    So a traceback names the user's file and line (PAIN H13).  Both ends are one interpreter, so
+    marshal will do; its version 2 writes the same bytes for the same code each time.
+    """
+    import marshal  # noqa: PLC0415
+
+    return _load_code, (marshal.dumps(code, 2),)
+
+
+def _load_code(data: bytes) -> object:
+    """Rebuild code; called by pickle in the worker."""
+    import marshal  # noqa: PLC0415
+
+    return marshal.loads(data)
