@@ -46,13 +46,16 @@ class Gate:
     asking, so that an attempt meets one `Terminated` at most and none hits its clean-up twice.
 
     Attributes:
+        is_asked: Set by whoever found the gate closed just before it opens: then the task ends
+            before it begins.
         is_open: Whether the task's own code runs.
         has_fired: Whether `Terminated` was raised, even if the task caught it.
     """
 
-    __slots__ = ("has_fired", "is_open")
+    __slots__ = ("has_fired", "is_asked", "is_open")
 
     def __init__(self) -> None:
+        self.is_asked = False
         self.is_open = False
         self.has_fired = False
 
@@ -93,6 +96,8 @@ def run(
     try:
         try:
             gate.is_open = True
+            if gate.is_asked and gate.may_fire():
+                raise Terminated  # noqa: TRY301 - as if it had come a moment later
             fn, args, kwargs = payload.load_call(call, inputs)
             value = fn(*args, **kwargs)
             gate.is_open = False

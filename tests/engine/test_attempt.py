@@ -7,6 +7,7 @@ import pickle
 import signal
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.support import tasks
@@ -386,6 +387,17 @@ def test_the_gate_is_open_for_the_task_only(gate: Gate) -> None:
         assert not gate.is_open
         assert not ended.terminated
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_knock_just_before_the_gate_opens_holds_the_task(gate: Gate, tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    gate.is_asked = True
+
+    ended = run_task(tasks.say, str(file), "ran", gate=gate)
+
+    assert ended.terminated
+    assert ended.error_types[0] == "procq.inside.Terminated"
+    assert not file.exists()
 
 
 def test_a_knock_is_told_of_its_own_attempt_only(gate: Gate) -> None:

@@ -314,9 +314,11 @@ def test_G5_the_supervisors_sudden_death_kills_a_worker_in_c_code_and_its_childr
 def test_G5_a_supervisor_that_dies_before_the_switch_is_armed_leaves_no_worker() -> None:
     """The write end closes while the new interpreter is starting: nobody is signalled, so the worker must look."""
     program = (
-        "import os, signal\n"
+        "import os, signal, time\n"
+        "from procq import payload\n"
         "from procq.engine.local.birth import spawn, WorkerConfig\n"
-        "print(spawn(WorkerConfig(worker_id=1, workers=1, cpus=1)).pid, flush=True)\n"
+        "initializer, _ = payload.dump_call(time.sleep, (60,), {})\n"
+        "print(spawn(WorkerConfig(worker_id=1, workers=1, cpus=1, initializer=initializer)).pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(

@@ -110,7 +110,17 @@ def watch(switch_fd: int) -> None:
 class Worker:
     """What this process knows of itself."""
 
-    __slots__ = ("_cpu_s", "_end", "_gate", "_on_sigterm", "_peak_rss_bytes", "_pid", "_progress_due", "_running")
+    __slots__ = (
+        "_busy",
+        "_cpu_s",
+        "_end",
+        "_gate",
+        "_on_sigterm",
+        "_peak_rss_bytes",
+        "_pid",
+        "_progress_due",
+        "_running",
+    )
 
     def __init__(self, end: WorkerEnd) -> None:
         self._end = end
@@ -121,7 +131,9 @@ class Worker:
         #: CPU seconds used when the last attempt ended, and the highest resident memory until then.
         self._cpu_s = 0.0
         self._peak_rss_bytes = 0
-        #: (seq, fence) of the running attempt; None between attempts.
+        #: From taking an attempt up until its report is sent.
+        self._busy = False
+        #: (seq, fence) of the attempt whose code is running, else None.
         self._running: tuple[int, int] | None = None
         #: When the running attempt may report progress again.
         self._progress_due = 0.0
@@ -136,9 +148,11 @@ class Worker:
     def _terminate(self, signum: int, frame: "FrameType | None") -> None:  # noqa: ARG002 - a signal handler's
         if self._gate.may_fire():
             raise Terminated
-        if self._running is None:
+        if not self._busy:
             raise SystemExit
-        # Else the attempt's report is being made: that is quick, and more welcome than an exit.
+        # Either the attempt is about to begin, and this holds it; or its report is being made, which
+        # is quick and more welcome than an exit.
+        self._gate.is_asked = True
 
     # --- start-up ---
 
@@ -180,17 +194,20 @@ class Worker:
             if not isinstance(task, wire.Task):
                 return
             send(self._run(task))
-            self._running = None
+            self._busy = False
             del task  # else its inputs stay in memory while the worker waits
 
     def _run(self, task: wire.Task) -> wire.Frame:
         """Run one attempt and pack the report."""
         seq, fence, timeout_s = task.seq, task.fence, task.timeout_s
+        self._gate.is_asked = False
+        self._busy = True
         self._running = running = (seq, fence)
         self._progress_due = 0.0
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         before = enter(Context(task.task_id, task.attempt, deadline, partial(self._progress, running)))
         ended = attempt.run(task.call, task.inputs, gate=self._gate)
+        self._running = None
         enter(before)
         if os.getpid() != self._pid:
             # The task forked, and this is the child coming home: the report is its parent's.
@@ -221,7 +238,8 @@ class Worker:
     def _progress(self, attempt_of: tuple[int, int], done: float, total: float) -> None:
         """Tell the supervisor how far the attempt is, unless it just was told."""
         done, total = float(done), float(total)  # a mistake shows each time, not only when it is due
-        # By identity: a thread that outlives its attempt speaks for nobody any more.
+        # By identity, as a thread may outlive its attempt and then speaks for nobody.  Should it be
+        # caught between this check and the packet, the packet still names the attempt that it was.
         if self._running is not attempt_of:
             return
         now = time.monotonic()
