@@ -25,7 +25,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, final
 
 from procq.core.heaps import TimerHeap
-from procq.engine.local import birth, wire
+from procq.engine.judgement import judge_stopped
+from procq.engine.local import birth, deaths, wire
 from procq.engine.local.machine import usable_cpus
 from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import WorkerStartError
@@ -186,6 +187,7 @@ class LocalEngine:
         self._spawn_not_before = 0.0
         self._broken = False
         self._closing = False
+        self._oom_watch = deaths.OomWatch()
         self._poller = select.epoll() if hasattr(select, "epoll") else select.poll()
         self._poll_unit = 1 if hasattr(select, "epoll") else 1000  # epoll takes seconds, poll milliseconds
         self._wake_read, self._wake_write = _wake_descriptors()
@@ -580,7 +582,7 @@ class LocalEngine:
         self._unassign(worker)
         self._note_pace(attempt.type, ended.ended_at - ended.started_at)
         if worker.stopping is not None:
-            _judge_stopped(ended, worker.stopping, attempt)
+            judge_stopped(ended, worker.stopping, attempt)
             self._kill(worker)
         elif ended.terminated:
             ended.outcome, ended.signal = "crash", "SIGTERM"
@@ -764,7 +766,7 @@ class LocalEngine:
         self._bury(worker)
         self._blame(worker, leave, not_begun)
         if state is _State.STARTING or worker.start_error is not None or worker.start_late:
-            self._start_failed(_start_failure_text(worker, leave))
+            self._start_failed(deaths.start_failure_text(leave, error=worker.start_error, fault=worker.fault))
         elif state is _State.IDLE:
             self._note_idle_death()
 
@@ -777,9 +779,14 @@ class LocalEngine:
         if running.seq in not_begun:
             self._require_host().returned(running)
             return
-        ended = _death_report(worker, leave, time.monotonic())
+        struck = self._oom_watch.has_struck() if leave.signal == "SIGKILL" else None
+        text = deaths.crash_text(worker.pid, leave, fault=worker.fault, oom_struck=struck)
+        ended = Ended(
+            "crash", worker.begun_at, time.monotonic(), message=text, pid=worker.pid, exit_code=leave.exit_code,
+            signal=leave.signal, peak_rss_bytes=leave.max_rss_bytes,
+        )  # fmt: skip
         if worker.stopping is not None:
-            _judge_stopped(ended, worker.stopping, running)
+            judge_stopped(ended, worker.stopping, running)
         self._host_ended(running, worker.fence, ended)
 
     def _bury(self, worker: _Worker) -> None:
@@ -885,59 +892,6 @@ def _wake_descriptors() -> tuple[int, int]:
     os.set_blocking(read_end, False)  # noqa: FBT003 - positional only
     os.set_blocking(write_end, False)  # noqa: FBT003
     return read_end, write_end
-
-
-def _judge_stopped(ended: Ended, reason: "Outcome", attempt: Attempt) -> None:
-    """Say how an attempt ended that was asked to stop (contract D5, F3, G2)."""
-    if reason == "timeout":
-        ended.outcome = "timeout"
-        ended.message = f"ran longer than its timeout of {attempt.timeout_s:g} s"
-        ended.error_types = ()
-        ended.value = None
-        ended.permanent = False
-        ended.retry_after_s = None
-    elif ended.outcome == "ok" and not ended.terminated:
-        return  # it finished first
-    elif reason == "cancelled" or ended.terminated or ended.outcome != "error":
-        ended.outcome = reason
-        ended.value = None
-
-
-def _death_report(worker: _Worker, leave: birth.Exit, now: float) -> Ended:
-    """Report the attempt that a worker died of."""
-    how = _how_it_ended(leave)
-    if worker.fault is not None:
-        text = f"the worker (pid {worker.pid}) was killed because {worker.fault}"
-    elif leave.exit_code == wire.EXIT_PIPES_LOST:
-        text = f"the worker (pid {worker.pid}) lost its pipes: the task closed descriptors that are not its own"
-    else:
-        text = f"the worker (pid {worker.pid}) {how} while it ran this task"
-        if leave.signal == "SIGKILL":
-            text += "; procq did not kill it, so it was likely the OOM killer"
-    if leave.max_rss_bytes:
-        text += f"; its memory peaked at {leave.max_rss_bytes / 2**20:.0f} MiB"
-    return Ended(
-        "crash", worker.begun_at, now, message=text, pid=worker.pid, exit_code=leave.exit_code, signal=leave.signal,
-        peak_rss_bytes=leave.max_rss_bytes,
-    )  # fmt: skip
-
-
-def _how_it_ended(leave: birth.Exit) -> str:
-    if leave.signal is not None:
-        return f"was killed by {leave.signal}"
-    if leave.exit_code is not None:
-        return f"exited with code {leave.exit_code}"
-    return "ended in an unknown way"
-
-
-def _start_failure_text(worker: _Worker, leave: birth.Exit) -> str:
-    """Say why a worker never became ready."""
-    error = worker.start_error
-    if error is not None:
-        return f"{error.error_type}: {error.message}\n{error.traceback}".rstrip()
-    if worker.fault is not None:
-        return worker.fault
-    return f"a worker {_how_it_ended(leave)} before it was ready"
 
 
 def _packet_bytes(attempt: Attempt) -> int:
