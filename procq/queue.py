@@ -104,6 +104,8 @@ class Queue:
         max_pending: At most so many tasks wait; then `submit` waits.  None: no bound.
         max_pending_bytes: At most so many bytes of pickled calls are held; None: no bound.  By
             default a quarter of the memory that is available when it first matters.
+        max_tasks_per_worker: A worker is replaced by a fresh one after so many attempts; None:
+            never.
         kill_grace: From asking a task to stop until its process group is killed.
         start_timeout: A worker that is not ready by then, initializer included, is killed.
         retention: How many finished tasks with an id of their own are kept, and how long.
@@ -126,6 +128,7 @@ class Queue:
         initargs: tuple[object, ...] = (),
         max_pending: int | None = None,
         max_pending_bytes: Size | None = _NOT_GIVEN,  # type: ignore[assignment]  # None means no bound
+        max_tasks_per_worker: int | None = None,
         kill_grace: Duration = 1,
         start_timeout: Duration = 60,
         retention: tuple[int, Duration] = RETENTION,
@@ -152,6 +155,11 @@ class Queue:
                 start_timeout_s=seconds(start_timeout, field="start_timeout"),
                 initializer=_pickled_initializer(initializer, initargs),
                 jobs=loader.known,
+                max_tasks_per_worker=(
+                    None
+                    if max_tasks_per_worker is None
+                    else count(max_tasks_per_worker, field="max_tasks_per_worker", least=1)
+                ),
             )
         elif isinstance(engine, str):
             raise UsageError(f"engine={engine!r}: must be 'local' or an engine object")
@@ -237,6 +245,19 @@ class Queue:
         """Go on after `pause`."""
         with self._supervisor.lock:
             self._supervisor.resume()
+
+    def resize(self, workers: int) -> None:
+        """Change how many worker processes there may be (contract H1).
+
+        More start when there is work for them; too many leave as soon as they are idle, and
+        nothing that runs is disturbed.
+
+        Raises:
+            UnitError: `workers` is no whole number of at least 1.
+        """
+        self.workers = count(workers, field="workers", least=1)
+        with self._supervisor.lock:
+            self._supervisor.engine.resize(workers)
 
     # --- submitting ----------------------------------------------------------------------------
 

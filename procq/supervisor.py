@@ -74,7 +74,6 @@ class Supervisor:
         self.progress: dict[int, tuple[float, float]] = {}
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
-        self._pending_bytes = 0
         #: callers that wait for room, longest first
         self._queue_for_room: deque[threading.Lock] = deque()
         self._opened = False
@@ -252,9 +251,6 @@ class Supervisor:
         now = self.engine.now()
         scheduler = self.scheduler
         scheduler.accept(tasks, now)
-        if self._max_pending_bytes is not None:
-            for task in tasks:
-                self._pending_bytes += len(task.payload)
         if self.orphans:
             self._disown_orphans()
         if not self._opened:
@@ -311,10 +307,10 @@ class Supervisor:
         if self._max_pending_bytes is None or not scheduler.open:
             return False
         if not isinstance(self._max_pending_bytes, int):
-            if self._pending_bytes + size <= SMALL_BYTES:
+            if scheduler.open_bytes + size <= SMALL_BYTES:
                 return False
             self._max_pending_bytes = self._max_pending_bytes()
-        return self._pending_bytes + size > self._max_pending_bytes
+        return scheduler.open_bytes + size > self._max_pending_bytes
 
     def _bound(self) -> str:
         """Say which bound is reached."""
@@ -322,7 +318,7 @@ class Supervisor:
         waiting = scheduler.open - len(scheduler.running)
         if self._max_pending is not None and waiting >= self._max_pending:
             return f"{waiting} tasks wait already (max_pending={self._max_pending})"
-        return f"{self._pending_bytes} bytes of payload wait already (max_pending_bytes={self._max_pending_bytes})"
+        return f"{scheduler.open_bytes} bytes of payload wait already (max_pending_bytes={self._max_pending_bytes})"
 
     def _let_in(self) -> None:
         """Wake the caller that waits longest for room; it looks again, and lets in the next."""
@@ -542,12 +538,9 @@ class Supervisor:
         if not settled:
             return
         self.scheduler.settled = []
-        counts_bytes = self._max_pending_bytes is not None
         for task in settled:
             if task.status not in TERMINAL:
                 continue
-            if counts_bytes:
-                self._pending_bytes -= len(task.payload)
             if task.cause == "shutdown":
                 self._cut.append(task)
             listeners = task.listeners

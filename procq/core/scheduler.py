@@ -83,8 +83,9 @@ class Scheduler:
         self.settled: list[Task] = []
         #: open tasks by status; ended tasks counted even when forgotten
         self.counts: dict[Status, int] = dict.fromkeys(Status, 0)
-        #: tasks that are not in a terminal state
+        #: tasks that are not in a terminal state, and the bytes of their payloads
         self.open = 0
+        self.open_bytes = 0
         #: retries granted, late messages dropped
         self.retries = 0
         self.dropped_late = 0
@@ -113,6 +114,7 @@ class Scheduler:
             self.tasks[task.id] = task
             self.counts[Status.BLOCKED] += 1
             self.open += 1
+            self.open_bytes += len(task.payload)
             if task.expires_at is not None:
                 self.expiring.set(task.seq, task.expires_at, task, task.seq)
             if task.depends_on:
@@ -375,6 +377,7 @@ class Scheduler:
         """Move a task to a terminal state: the only door (contract A4)."""
         self._move(task, status)
         self.open -= 1
+        self.open_bytes -= len(task.payload)
         task.cause = cause
         task.origin = origin
         if task.expires_at is not None:
@@ -386,6 +389,8 @@ class Scheduler:
             return
         if status is Status.SUCCEEDED:
             task.depends_on = task.inputs = ()
+            if not task.explicit:  # with an id it is compared with what is submitted again (C4)
+                task.payload = b""
         if task.explicit:
             self._finished[task.seq] = (task, now)
             self._prune_finished(now)
@@ -466,6 +471,7 @@ class Scheduler:
         task.ended = task.cause = task.origin = task.due = task.expires_at = None
         task.dependents = None
         self.open += 1
+        self.open_bytes += len(task.payload)
         self.counts[task.status] -= 1
         self.counts[Status.BLOCKED] += 1
         task.status = Status.BLOCKED

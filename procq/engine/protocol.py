@@ -130,6 +130,9 @@ class Engine(Protocol):
     def growing(self) -> bool:
         """Whether more workers may be started for what is ready."""
 
+    def resize(self, workers: int) -> None:
+        """Change how many attempts may run at once; never disturbs one that runs."""
+
     def wake(self, by: float | None = None) -> None:
         """Have `tick` called soon, or at the latest at the instant `by`."""
 

@@ -94,11 +94,11 @@ class _Worker:
     """What the engine knows of one worker."""
 
     __slots__ = (
-        "ahead", "begun_at", "channel", "depth", "expected_s", "fault", "fence", "id", "pid", "process", "running", "running_s", "start_error",
+        "ahead", "begun_at", "channel", "depth", "expected_s", "fault", "fence", "id", "left", "pid", "process", "running", "running_s", "start_error",
         "start_late", "state", "stopping", "stream_mask",
     )  # fmt: skip
 
-    def __init__(self, worker_id: int, process: birth.WorkerProcess) -> None:
+    def __init__(self, worker_id: int, process: birth.WorkerProcess, left: float) -> None:
         self.id = worker_id
         self.process = process
         self.channel = process.channel
@@ -114,6 +114,8 @@ class _Worker:
         #: what `running` was expected to last, and what it and all that is ahead are together
         self.running_s = 0.0
         self.expected_s = 0.0
+        #: how many attempts it may still be given before it is replaced
+        self.left = left
         #: how many may be ahead; cut when they are taken back, and growing with each result
         self.depth = _AHEAD_MAX
         #: why `running` is being stopped
@@ -158,7 +160,7 @@ class LocalEngine:
         self._start_timeout_s = start_timeout_s
         self._initializer = initializer
         self._jobs = jobs
-        self._max_tasks_per_worker = max_tasks_per_worker
+        self._tasks_per_worker = float("inf") if max_tasks_per_worker is None else max_tasks_per_worker
         self._host: Host | None = None
         self._workers: dict[int, _Worker] = {}
         self._worker_ids = 0
@@ -226,6 +228,7 @@ class LocalEngine:
     def start(self, attempt: Attempt) -> None:
         """Hand an attempt to the worker that became idle last."""
         worker = self._idle.pop()
+        worker.left -= 1
         worker.running_s = worker.expected_s = self._paces.get(attempt.type, _UNKNOWN_S)
         self._begin(worker, attempt, time.monotonic())
         if not self._send(worker, attempt, attempt.fence):
@@ -235,7 +238,7 @@ class LocalEngine:
             self._timers.discard((worker.id, "deadline"))
             self._watch_stream(worker)
         else:
-            self._roomy[worker] = None
+            self._mind_room(worker)
 
     def fits_ahead(self, attempt: Attempt) -> bool:
         """Whether an attempt fits in one packet."""
@@ -245,6 +248,7 @@ class LocalEngine:
         """Send an attempt to a busy worker, behind what it runs."""
         worker = next(iter(self._roomy))
         del self._roomy[worker]
+        worker.left -= 1
         expected_s = self._paces.get(attempt.type, _UNKNOWN_S)
         worker.ahead.append((attempt, expected_s))
         worker.expected_s += expected_s
@@ -421,7 +425,7 @@ class LocalEngine:
                 self._spawn_refused(error)
             return
         with host.lock:
-            worker = _Worker(worker_id, process)
+            worker = _Worker(worker_id, process, self._tasks_per_worker)
             self._workers[worker_id] = worker
             self._wanted = min(max(self._wanted, len(self._workers)), self._limit)
             self._starting += 1
@@ -487,7 +491,7 @@ class LocalEngine:
     def _mind_room(self, worker: _Worker) -> None:
         """Keep the worker among the roomy ones if more may be sent ahead to it, else not."""
         ahead = worker.ahead
-        if worker.state is _State.BUSY and (
+        if worker.state is _State.BUSY and worker.left > 0 and (
             not ahead or (worker.expected_s < _AHEAD_S and len(ahead) < worker.depth and not worker.channel.sending)
         ):
             self._roomy[worker] = None
@@ -609,7 +613,7 @@ class LocalEngine:
 
     def _to_idle(self, worker: _Worker, now: float) -> None:
         worker.state = _State.IDLE
-        if len(self._workers) > self._limit:
+        if worker.left <= 0 or len(self._workers) > self._limit:
             self._let_go(worker, now)
         else:
             self._idle.append(worker)
@@ -695,6 +699,7 @@ class LocalEngine:
         running = worker.running
         if running is not None and running.seq in taken:
             self._unassign(worker)
+            worker.left += 1
             self._require_host().returned(running)
             self._go_on(worker, time.monotonic())
         worker.depth = max(1, worker.depth // 4)
@@ -707,6 +712,7 @@ class LocalEngine:
         for attempt, expected_s in worker.ahead:
             if attempt.seq in taken:
                 returned.append(attempt)
+                worker.left += 1
                 worker.expected_s -= expected_s
                 del self._ahead_at[attempt.seq]
             else:
