@@ -53,20 +53,17 @@ class DuplicateTaskError(UsageError, ValueError):
     def __init__(self, task_id: str, detail: str = "") -> None:
         self.task_id = task_id
         super().__init__(
-            f"id {task_id!r} is already used{f' by {detail}' if detail else ''}; "
-            "give the new task another id"
+            f"id {task_id!r} is already used{f' by {detail}' if detail else ''}; give the new task another id"
         )
 
 
 class UnknownTaskError(_NamedError):
     """No task has this id: it was never submitted, or it is already forgotten (contract F5)."""
 
-    def __init__(self, task_id: str) -> None:
+    def __init__(self, task_id: str, detail: str = "") -> None:
         self.task_id = task_id
-        super().__init__(
-            f"no task {task_id!r}: it was never submitted, or it finished and was forgotten "
-            "(see retention)"
-        )
+        why = detail or "it was never submitted, or it finished and was forgotten (see retention)"
+        super().__init__(f"no task {task_id!r}: {why}")
 
 
 class UnknownDependencyError(_NamedError):
@@ -97,9 +94,7 @@ class CycleError(UsageError, ValueError):
 
     def __init__(self, cycle: tuple[str, ...]) -> None:
         self.cycle = cycle
-        super().__init__(
-            f"dependency cycle: {' -> '.join((*cycle, cycle[0]))}; remove one of these dependencies"
-        )
+        super().__init__(f"dependency cycle: {' -> '.join((*cycle, cycle[0]))}; remove one of these dependencies")
 
 
 class PayloadError(UsageError, TypeError):
