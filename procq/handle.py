@@ -124,6 +124,11 @@ class Handle(Generic[R_co]):
         return self._task.attempts
 
     @property
+    def progress(self) -> tuple[float, float] | None:
+        """What the running attempt last said by `current().progress(done, total)`, or None."""
+        return self._supervisor.progress.get(self._task.seq)
+
+    @property
     def history(self) -> tuple[AttemptRecord, ...]:
         """The attempts that ended, oldest first."""
         return self._task.records()
@@ -240,6 +245,7 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
         InternalError: The supervisor failed, so that it never will.
     """
     arrived: SimpleQueue[Task] = SimpleQueue()
+    supervisor.settle_if_abandoned()
     with supervisor.lock:
         if not supervisor.listen(task, arrived.put):
             return
@@ -307,16 +313,15 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
         while by_seq:
             left = None if ends_at is None else max(0.0, ends_at - supervisor.engine.now())
             if arrived.empty():
-                supervisor.wait_for(
+                in_time = supervisor.wait_for(
                     lambda timeout_s: _get_again(arrived, timeout_s),
                     lambda: not arrived.empty() or supervisor.bug is not None,
                     left,
                 )
                 supervisor.check_alive()
-            try:
-                task = arrived.get_nowait()
-            except Empty:
-                raise TimeoutError(f"{len(by_seq)} tasks had not ended after {timeout_s:g} s of waiting") from None
+                if not in_time:
+                    raise TimeoutError(f"{len(by_seq)} tasks had not ended after {timeout_s:g} s of waiting")
+            task = arrived.get_nowait()
             yield by_seq.pop((id(task), task.seq))
     finally:
         for handle in by_seq.values():

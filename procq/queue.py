@@ -195,7 +195,14 @@ class Queue:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.shutdown(mode="drain" if error_type is None else "kill")
+        if error_type is not None:
+            self.shutdown(mode="kill")
+            return
+        try:
+            self.shutdown(mode="drain")
+        except BaseException:  # say, Ctrl-C while it drains: that too leaves by an exception
+            self.shutdown(mode="kill")
+            raise
 
     def __del__(self) -> None:
         supervisor = getattr(self, "_supervisor", None)

@@ -13,7 +13,7 @@ import weakref
 from _queue import SimpleQueue
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal, NamedTuple, final
+from typing import Final, Literal, NamedTuple, NoReturn, final
 
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import TERMINAL, WAITING, Status
@@ -135,10 +135,7 @@ class Supervisor:
             WorkerStartError: Workers cannot start.
         """
         if self.forked:
-            raise QueueClosedError(
-                f"this queue belongs to the process that made it, and this is a forked child (pid {os.getpid()}); "
-                "make a Queue of its own here"
-            )
+            raise QueueClosedError(_FORKED)
         if self._mode is not None or self.abandoned:
             raise QueueClosedError("the queue is shutting down and takes no more work")
         if self._start_error is not None:
@@ -155,21 +152,34 @@ class Supervisor:
             if timeout_s is not None:
                 deadline = now + timeout_s
                 self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+            self._paused = False  # or a drain would never end
             self._free_all_waiting()
-            if not self._opened:  # nothing ever ran, and nothing will
-                self._opened = True
-                self._cut_to(1, now)
-                self._engine_closing = True
-                self._settle()
-                self._all_closed.set()
-                return self._report()
-            if mode == "kill" and timeout_s == 0:
-                self._cut_to(3, now)
-            self.tick(now)
-            self.engine.wake()
+            if self._opened:
+                if mode == "kill" and timeout_s == 0:
+                    self._cut_to(3, now)
+                self.tick(now)
+                self.engine.wake()
+            else:
+                self._close_unopened(now)
         self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
         self.callbacks.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
         return self._report()
+
+    def _close_unopened(self, now: float) -> None:
+        """End a queue that was never started: nothing ever ran, and nothing will."""
+        self._opened = self._engine_closing = True
+        self._cut_to(1, now)
+        self._settle()
+        self.callbacks.close()
+        self._all_closed.set()
+
+    def settle_if_abandoned(self) -> None:
+        """End a queue that was dropped before it was started; `abandon` could not, without the lock."""
+        if self.abandoned and not self._opened:
+            with self.lock:
+                if not self._opened:
+                    self._mode = "kill"
+                    self._close_unopened(self.engine.now())
 
     def abandon(self) -> None:
         """Kill everything soon; takes no lock, so that `__del__` may call it anywhere."""
@@ -658,3 +668,22 @@ def _hook_fork() -> None:
 def _mark_forked() -> None:
     for supervisor in _LIVE:
         supervisor.forked = True
+        # It may have been held when the process forked, by a thread that is not here.
+        supervisor.lock = _LostLock()  # type: ignore[assignment]  # all that is left of it is to refuse
+
+
+class _LostLock:
+    """Stands in for the lock in a forked child: whoever wants it is refused (contract C7)."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> NoReturn:
+        raise QueueClosedError(_FORKED)
+
+    def __exit__(self, *_: object) -> None:
+        """Never reached."""
+
+
+_FORKED: Final = (
+    "this queue belongs to the process that made it, and this is a forked child of that; make a Queue of its own here"
+)

@@ -28,6 +28,7 @@ from procq.core.heaps import TimerHeap
 from procq.engine.judgement import judge_stopped
 from procq.engine.local import birth, deaths, wire
 from procq.engine.local.machine import usable_cpus
+from procq.engine.local.transport import above_standard_streams
 from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import WorkerStartError
 from procq.outcome import Ended, class_names
@@ -46,6 +47,8 @@ _IDLE_DEATHS_MAX: Final = 10
 _IDLE_DEATHS_PERIOD_S: Final = 10.0
 #: How long to wait before trying again when the system refuses a new process or descriptor.
 _SPAWN_PAUSE_S: Final = 0.1
+#: How long to go on with fewer workers when some have started and others cannot.
+_SPAWN_PAUSE_LONG_S: Final = 30.0
 #: Workers spawned before the loop looks at its messages again (about 1 ms each).
 _SPAWNS_PER_TURN: Final = 4
 #: Work sent ahead to one worker, in seconds as its type's attempts have lasted so far: enough to
@@ -74,8 +77,8 @@ _READS_MAX: Final = 64
 #: idle queue wakes for nothing else.
 _LONGEST_WAIT_S: Final = 3600.0
 
-_READ: Final = select.POLLIN
-_WRITE: Final = select.POLLOUT
+_READ: Final = select.EPOLLIN
+_WRITE: Final = select.EPOLLOUT
 
 
 class _State(StrEnum):
@@ -184,15 +187,14 @@ class LocalEngine:
         #: so many workers are kept alive even when there is nothing to do
         self._wanted = 0
         self._start_failures = 0
-        self._last_start_failure = ""
         self._idle_deaths: deque[float] = deque()
         self._spawn_not_before = 0.0
         self._broken = False
         self._closing = False
         self._oom_watch = deaths.OomWatch()
-        self._poller = select.epoll() if hasattr(select, "epoll") else select.poll()
-        self._poll_unit = 1 if hasattr(select, "epoll") else 1000  # epoll takes seconds, poll milliseconds
-        self._wake_read, self._wake_write = _wake_descriptors()
+        self._poller: select.epoll  # made by `open`, as is the next: an unused queue holds no descriptor
+        #: an eventfd: written to wake the loop
+        self._alarm_fd = -1
         self._asleep = False
         self._planned = 0.0
         #: how often the loop has woken; an idle queue must not
@@ -205,7 +207,9 @@ class LocalEngine:
     def open(self, host: Host) -> None:
         """Start the loop's thread."""
         self._host = host
-        self._poller.register(self._wake_read, _READ)
+        self._alarm_fd = above_standard_streams(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._poller = select.epoll()
+        self._poller.register(self._alarm_fd, _READ)
         # A daemon, so that a forgotten queue cannot keep the interpreter from ending; the exit
         # hook of `Queue` kills its workers before daemons are frozen (contract G4).
         threading.Thread(target=self._run, name="procq-supervisor", daemon=True).start()
@@ -285,8 +289,10 @@ class LocalEngine:
 
     def alarm(self) -> None:
         """Have the loop take a turn; may be called without the lock, at any moment."""
-        with contextlib.suppress(OSError):  # closed meanwhile, or full: then it wakes anyway
-            os.write(self._wake_write, _WAKE)
+        fd = self._alarm_fd
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # closed meanwhile, or full: then it wakes anyway
+                os.eventfd_write(fd, 1)
 
     def close(self, *, at_once: bool) -> None:
         """Let all workers go, or kill them."""
@@ -348,13 +354,13 @@ class LocalEngine:
             if self._closing and not self._workers:
                 return False
             wait_s = self._plan(host)
-        events = self._poller.poll(wait_s * self._poll_unit)
+        events = self._poller.poll(wait_s)
         self.turns += 1
         with host.lock:
             self._asleep = False
             for fd, mask in events:
-                if fd == self._wake_read:
-                    os.read(fd, 4096)
+                if fd == self._alarm_fd:
+                    os.eventfd_read(fd)
                     continue
                 known = self._handlers.get(fd)  # gone if an event before it closed it
                 if known is not None:
@@ -464,8 +470,12 @@ class LocalEngine:
     def _start_failed(self, why: str) -> None:
         """Count a failure to start; too many in a row end the work (contract D11)."""
         self._start_failures += 1
-        self._last_start_failure = why
-        if self._start_failures >= _START_FAILURES_MAX and not self._broken:
+        if self._start_failures < _START_FAILURES_MAX or self._broken:
+            return
+        if len(self._workers) > self._starting:  # some others did start: go on with those for a while
+            logger.warning("a worker cannot start; going on with %d: %s", len(self._workers) - self._starting, why)
+            self._spawn_not_before = time.monotonic() + _SPAWN_PAUSE_LONG_S
+        else:
             self._broken = True
             now = time.monotonic()
             text = f"workers cannot start, tried {self._start_failures} times; the last time {why}"
@@ -770,6 +780,8 @@ class LocalEngine:
             pass
         leave = worker.process.reap() or birth.Exit()
         self._bury(worker)
+        if not self._workers:
+            self._spawn_not_before = 0.0
         self._blame(worker, leave, not_begun)
         if state is _State.STARTING or worker.start_error is not None or worker.start_late:
             self._start_failed(deaths.start_failure_text(leave, error=worker.start_error, fault=worker.fault))
@@ -869,35 +881,13 @@ class LocalEngine:
         host = self._require_host()
         with host.lock:
             self._asleep = False
-            self._poller_close()
-            read_end, write_end = self._wake_read, self._wake_write
-            self._wake_read = self._wake_write = -1
-        for fd in {read_end, write_end}:
-            os.close(fd)
-
-    def _poller_close(self) -> None:
-        close = getattr(self._poller, "close", None)  # select.poll has nothing to close
-        if close is not None:
-            close()
+            self._poller.close()
+            alarm_fd, self._alarm_fd = self._alarm_fd, -1
+            os.close(alarm_fd)
 
     def _require_host(self) -> Host:
         assert self._host is not None, "the engine is not open"
         return self._host
-
-
-#: What is written to wake the loop: an eventfd takes eight bytes, a pipe any number.
-_WAKE: Final = (1).to_bytes(8, "little")
-
-
-def _wake_descriptors() -> tuple[int, int]:
-    """Make the descriptors by which callers wake the loop: one eventfd, or a pipe."""
-    if hasattr(os, "eventfd"):
-        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        return fd, fd
-    read_end, write_end = os.pipe()
-    os.set_blocking(read_end, False)  # noqa: FBT003 - positional only
-    os.set_blocking(write_end, False)  # noqa: FBT003
-    return read_end, write_end
 
 
 def _packet_bytes(attempt: Attempt) -> int:
