@@ -1,4 +1,4 @@
-"""Proves of one test that it leaves no process and no descriptor (contract G3)."""
+"""Proves of one test that it leaves no process, thread, descriptor or shared memory (contract G3)."""
 
 import gc
 import os
@@ -13,20 +13,36 @@ import pytest
 
 #: How long what is left may take to go; far beyond what is promised, so that a busy machine fails nobody.
 PATIENCE_S: Final = 5.0
+SHARED_MEMORY: Final = Path("/dev/shm")
 
 
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
-    """Fail the test if a child process, a zombie too, or a descriptor is there that was not before."""
+    """Fail the test if anything is there that was not before; zombies count, and grandchildren."""
     gc.collect()
-    descriptors, children = open_descriptors(), child_pids()
+    before = belongings()
 
     yield
 
     gc.collect()
-    wait_until(lambda: not (child_pids() - children or open_descriptors() - descriptors))
-    assert not child_pids() - children, "the test left processes"
-    assert not open_descriptors() - descriptors, "the test left descriptors"
+    wait_until(lambda: not left_since(before))
+    assert not left_since(before), "the test left something behind"
+
+
+def belongings() -> dict[str, set[object]]:
+    """Return what this process has that procq might leave behind, by kind."""
+    return {
+        "processes": set(child_pids()),
+        "descriptors": set(open_descriptors()),
+        "threads": {thread for thread in threading.enumerate() if thread.name.startswith("procq-")},
+        "shared memory": {entry.name for entry in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set(),
+    }
+
+
+def left_since(before: dict[str, set[object]]) -> dict[str, set[object]]:
+    """Return what there is now and was not before; empty if nothing."""
+    left = {kind: now - before[kind] for kind, now in belongings().items()}
+    return {kind: found for kind, found in left.items() if found}
 
 
 def open_descriptors() -> set[tuple[str, str]]:
