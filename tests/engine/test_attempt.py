@@ -380,6 +380,33 @@ def test_a_knock_while_the_report_is_made_does_not_spoil_it(gate: Gate) -> None:
     assert not ended.terminated
 
 
+class GateWithAFootInIt(Gate):
+    """SIGTERM arrives in the very instant in which the gate is about to be closed."""
+
+    __slots__ = ("_is_open",)
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @is_open.setter
+    def is_open(self, is_open: bool) -> None:
+        if not is_open and getattr(self, "_is_open", False):
+            self._is_open = False
+            self.has_fired = True
+            raise Terminated
+        self._is_open = is_open
+
+
+@pytest.mark.parametrize("task", [tasks.pid, tasks.fail, tasks.interrupt])
+def test_a_knock_while_the_gate_is_being_closed_does_not_get_past_run(task: object) -> None:
+    ended = run_task(task, gate=GateWithAFootInIt())
+
+    assert ended.outcome == "error"
+    assert ended.terminated
+    assert ended.error_types[0] == "procq.inside.Terminated"
+
+
 def test_the_gate_is_open_for_the_task_only(gate: Gate) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     for task in (tasks.pid, tasks.fail, tasks.leave):

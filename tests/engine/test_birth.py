@@ -193,6 +193,27 @@ def test_a_worker_that_somebody_else_reaped_is_dead_all_the_same() -> None:
         assert driver.worker.descendants() == 0
 
 
+def test_a_buried_workers_number_may_be_anybodys() -> None:
+    with Driver() as bystander, Driver() as driver:
+        driver.leave()
+        driver.worker.pid = os.getpid()  # as if we had got its number
+
+        driver.worker.ask()
+        assert driver.worker.descendants() == 0
+        driver.worker.kill()
+
+        assert bystander.result(tasks.add, 1, 2) == 3
+
+
+def test_a_death_ends_the_pipes() -> None:
+    with Driver() as driver:
+        os.kill(driver.worker.pid, signal.SIGKILL)
+        driver.death()
+
+        assert driver.channel.receive() is None
+        assert driver.channel.hung_up
+
+
 def test_with_sigchld_ignored_workers_end_all_the_same() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
