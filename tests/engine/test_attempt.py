@@ -111,6 +111,41 @@ def test_an_error_without_a_text_does_no_harm() -> None:
     assert "SilentError" in ended.traceback
 
 
+class _Nameless(type):
+    @property
+    def __mro__(cls) -> tuple[type, ...]:
+        raise RuntimeError("no names for you")
+
+
+class NamelessError(Exception, metaclass=_Nameless):
+    pass
+
+
+class NotesError(Exception):
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]  # as wild as tasks are
+        raise RuntimeError("no notes for you")
+
+
+def fail_as(kind: type[Exception]) -> None:
+    raise kind("odd")
+
+
+def test_an_error_that_cannot_even_be_named_is_an_error() -> None:
+    ended = run_task(lambda: fail_as(NamelessError))
+
+    assert ended.outcome == "error"
+    assert ended.error_types == ("BaseException",)
+    assert "cannot be described: RuntimeError" in ended.message
+
+
+def test_an_error_whose_traceback_cannot_be_had_is_an_error() -> None:
+    ended = run_task(fail_as, NotesError)
+
+    assert ended.message == "odd"
+    assert ended.traceback
+
+
 def test_endless_recursion_is_an_error_like_others() -> None:
     ended = run_task(tasks.fail_deeply)
 

@@ -455,11 +455,12 @@ def test_with_standard_streams_closed_workers_work(closed: tuple[int, ...], tmp_
     assert first_line(file) == "3"
 
 
-def test_hello_of_any_size_arrives() -> None:
-    path = (*sys.path, *(f"/nowhere/{number}" for number in range(10_000)))
-    with Driver(await_ready=False, path=path) as driver:
+def test_hello_of_any_size_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = [*sys.path, *(f"/nowhere/{number}" for number in range(10_000))]
+    monkeypatch.setattr(sys, "path", path)
+    with Driver(await_ready=False) as driver:
         assert isinstance(driver.message(), wire.Ready)
         found = driver.result(tasks.surroundings)
 
     assert isinstance(found, dict)
-    assert tuple(found["path"]) == path
+    assert found["path"] == path
