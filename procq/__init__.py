@@ -6,8 +6,7 @@ The names are looked up when they are first used: a worker that unpickles a func
 with `from procq import task` then imports what a task function needs, and not the whole queue.
 """
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as type checkers know it; `typing` is 3 ms more for a worker
 if TYPE_CHECKING:
     from procq.cli import main
     from procq.core.states import Priority, Status

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 from procq.core.task import Task
-from procq.diagnosis import explain_unpicklable
 from procq.errors import CycleError, PayloadError, UnknownDependencyError, UnknownHandlerError, UsageError
 from procq.handle import Handle, supervisor_of, task_of
 from procq.payload import NotPicklable, dump_call
@@ -58,6 +57,8 @@ def pickle_call(
         cause = error.__cause__ or error
         if isinstance(cause, UsageError):
             raise cause from None
+        from procq.diagnosis import explain_unpicklable  # noqa: PLC0415 - only for an error's text
+
         raise PayloadError(explain_unpicklable(fn, args, kwargs, name, cause)) from cause
 
 
@@ -140,7 +141,9 @@ class Resolver:
         from difflib import get_close_matches  # noqa: PLC0415 - only for an error's text
 
         close = get_close_matches(name, [*self._by_id, *self._supervisor.scheduler.tasks], n=1)
-        return f"the closest id is {close[0]!r}" if close else "submit it first, or in the same submit_many call"
+        if close:
+            return f"the closest id is {close[0]!r}"
+        return "it was never submitted, or it finished and was forgotten (see retention); submit it first"
 
 
 def in_order(drafts: Sequence[Draft], found: Mapping[Draft, Sequence[Task | Draft]]) -> list[Draft]:

@@ -271,7 +271,7 @@ class Supervisor:
             self._settle()
         # The loop need not be woken when the caller itself could hand the task to a worker, or
         # when it waits behind others: only for more workers, and for an instant to wait for.
-        if scheduler.ready and self.engine.growing:
+        if self.engine.growing and (scheduler.ready or scheduler.ahead):
             self.engine.wake()
         elif (due := scheduler.next_due()) is not None:
             self.engine.wake(due)
@@ -459,8 +459,8 @@ class Supervisor:
 
     @property
     def backlog(self) -> int:
-        """How many attempts are ready and have no place."""
-        return 0 if self._paused else len(self.scheduler.ready)
+        """How many attempts could begin if there were more workers, those that wait ahead included."""
+        return 0 if self._paused else len(self.scheduler.ready) + len(self.scheduler.ahead)
 
     def next_due(self) -> float | None:
         """Return when `tick` must be called next if nothing happens before."""

@@ -72,7 +72,7 @@ class Host(Protocol):
 
     @property
     def backlog(self) -> int:
-        """How many attempts are ready and have no place."""
+        """How many attempts could begin if there were more places."""
 
     def broken(self, ended: Ended) -> None:
         """Attempts cannot be run at all; every one would end like this (contract D11)."""

@@ -3,13 +3,11 @@
 Knows nothing of attempts and blame: the loop decides whose death it was.
 """
 
-from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from procq.engine.local import wire
 from procq.engine.local.birth import Exit
-
-_VMSTAT: Final = Path("/proc/vmstat")
+from procq.engine.local.machine import read_text
 
 
 @final
@@ -27,14 +25,14 @@ class OomWatch:
         return None if before is None or self._seen is None else self._seen > before
 
 
-def oom_kills(vmstat: Path = _VMSTAT) -> int | None:
+def oom_kills(vmstat: str = "/proc/vmstat") -> int | None:
     """Return how many processes the OOM killer has killed on this machine since it started.
 
     The counter `oom_kill` of /proc/vmstat covers the whole machine and every cgroup (Linux 4.13
     and later); None elsewhere.
     """
     try:
-        for line in vmstat.read_text(encoding="ascii").splitlines():
+        for line in read_text(vmstat).splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill":
                 return int(value)
