@@ -12,7 +12,7 @@ placeholder may lie at any depth, and the supervisor never unpickles a result.
 """
 
 # The C modules behind `pickle` and `threading`, which cost a new worker 4 of its 15 ms (H2).
-from _pickle import dumps as _pickle_dumps, loads
+from _pickle import dumps as _pickle_dumps, loads as loads  # noqa: PLC0414 - exported
 from _thread import _local
 
 TYPE_CHECKING = False
@@ -52,11 +52,12 @@ def dump_call(
         NotPicklable: Something in the call cannot be pickled.
     """
     found: list[object] = []
-    _SESSION.found = found
+    # Pickling runs users' code, which may pickle another call: what was there comes back.
+    before, _SESSION.found = _SESSION.found, found
     try:
         data = dumps((fn, args, kwargs) if kwargs else (fn, args), before_second_try=found.clear)
     finally:
-        _SESSION.found = None
+        _SESSION.found = before
     return data, found
 
 
@@ -64,11 +65,11 @@ def load_call(
     data: bytes, inputs: "Sequence[bytes]"
 ) -> "tuple[Callable[..., object], tuple[object, ...], dict[str, object]]":
     """Unpickle a call, with the pickled results of its dependencies in their places."""
-    _SESSION.inputs = inputs
+    before, _SESSION.inputs = _SESSION.inputs, inputs
     try:
         fn, args, *rest = loads(data)
     finally:
-        _SESSION.inputs = ()
+        _SESSION.inputs = before
     return fn, args, rest[0] if rest else {}
 
 

@@ -60,7 +60,9 @@ _AHEAD_MAX: Final = 16
 #: Attempts with more payload than this are not sent ahead, and no more is in one pipe at a time:
 #: a socket of default size holds three times as much.
 _AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
-#: An attempt that has run for so long no longer keeps more than one other waiting behind it.
+#: Nothing waits ahead at a worker whose attempt is expected to last longer than this, or has: what
+#: is more urgent could not overtake it at every other worker, nor an idle one take it over (B8).
+#: An idle gap of 60 us after each attempt is 1 % of this.
 _LONG_S: Final = 0.005
 #: What an attempt is expected to last when none of its type has ended yet: long.
 _UNKNOWN_S: Final = 1.0
@@ -70,6 +72,8 @@ _NEWEST: Final = 0.125
 _PACES_MAX: Final = 10_000
 #: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
 _HANG_UP_S: Final = 1.0
+#: How long a worker may take to read a big payload; far more than any honest one needs.
+_TRANSFER_S: Final = 10.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
 #: the kernel's buffers is at most some MiB, and one read takes one.
 _READS_MAX: Final = 64
@@ -97,8 +101,8 @@ class _Worker:
     """What the engine knows of one worker."""
 
     __slots__ = (
-        "ahead", "begun_at", "channel", "depth", "expected_s", "fault", "fence", "id", "left", "pid", "process", "running", "running_s", "start_error",
-        "start_late", "state", "stopping", "stream_mask",
+        "ahead", "begun_at", "bulky", "channel", "depth", "expected_s", "fault", "fence", "id", "left", "pid",
+        "process", "running", "running_s", "start_error", "start_late", "state", "stopping", "stream_mask",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: birth.WorkerProcess, left: float) -> None:
@@ -112,6 +116,8 @@ class _Worker:
         #: which start of the task that is
         self.fence = 0
         self.begun_at = 0.0
+        #: whether `running` was sent in more than a packet, which cannot be taken back whole
+        self.bulky = False
         #: the attempts that wait in its pipe behind `running`, with what each is expected to last
         self.ahead: deque[tuple[Attempt, float]] = deque()
         #: what `running` was expected to last, and what it and all that is ahead are together
@@ -236,13 +242,15 @@ class LocalEngine:
         worker.running_s = worker.expected_s = self._paces.get(attempt.type, _UNKNOWN_S)
         self._begin(worker, attempt, time.monotonic())
         if not self._send(worker, attempt, attempt.fence):
+            self._condemn(worker, "it takes no task")
             self._unassign(worker)
             self._require_host().returned(attempt)
-        elif worker.channel.sending:  # its time runs, and it has room, once it has everything
-            self._timers.discard((worker.id, "deadline"))
+            return
+        self._mind_room(worker)
+        if worker.channel.sending:  # its time runs once it has everything
+            if attempt.timeout_s is not None:
+                self._set_deadline(worker, worker.begun_at + _TRANSFER_S + attempt.timeout_s)
             self._watch_stream(worker)
-        else:
-            self._mind_room(worker)
 
     def fits_ahead(self, attempt: Attempt) -> bool:
         """Whether an attempt fits in one packet."""
@@ -252,6 +260,9 @@ class LocalEngine:
         """Send an attempt to a busy worker, behind what it runs."""
         worker = next(iter(self._roomy))
         del self._roomy[worker]
+        if not self._ahead_at:
+            self._review_at = time.monotonic() + _LONG_S
+            self.wake(self._review_at)
         worker.left -= 1
         expected_s = self._paces.get(attempt.type, _UNKNOWN_S)
         worker.ahead.append((attempt, expected_s))
@@ -390,9 +401,11 @@ class LocalEngine:
         """Decide how long to sleep, and say so for `wake`; the lock is held."""
         now = time.monotonic()
         instants = [at for at in (host.next_due(), self._timers.next_at()) if at is not None]
+        if self._ahead_at:
+            instants.append(self._review_at)
         if self._spawn_not_before > now and host.backlog:
             instants.append(self._spawn_not_before)
-        elif self._doomed or self._asked or self._births_wanted(host, now):
+        if self._doomed or self._asked or self._births_wanted(host, now):
             instants.append(now)
         self._planned = min(instants, default=now + _LONGEST_WAIT_S)
         self._asleep = True
@@ -444,10 +457,12 @@ class LocalEngine:
 
     def _spawn_refused(self, error: WorkerStartError) -> None:
         """The system has no process or descriptor to spare: try again soon, or give up."""
-        self._spawn_not_before = time.monotonic() + _SPAWN_PAUSE_S * 2**self._start_failures
+        now = time.monotonic()
+        self._spawn_not_before = now + _SPAWN_PAUSE_S * 2**self._start_failures
         if self._workers:
             return  # the others go on; what they end makes room
         self._start_failed(str(error))
+        self._require_host().tick(now)  # it may have been the last try, and this turn's tick is over
 
     def _ready(self, worker: _Worker) -> None:
         """A worker has started."""
@@ -491,18 +506,24 @@ class LocalEngine:
         worker.running = attempt
         worker.fence = attempt.fence
         worker.begun_at = at
+        worker.bulky = False
         self._by_seq[attempt.seq] = worker
         if worker.state is _State.DYING:  # all that is left to know is how the attempt ended
             return
         worker.state = _State.BUSY
         if attempt.timeout_s is not None:
-            self._set_deadline(worker, at + attempt.timeout_s)
+            # Not from `at`: the worker may have been busy since then with sending a big result.
+            self._set_deadline(worker, time.monotonic() + attempt.timeout_s)
 
     def _mind_room(self, worker: _Worker) -> None:
         """Keep the worker among the roomy ones if more may be sent ahead to it, else not."""
         ahead = worker.ahead
-        if worker.state is _State.BUSY and worker.left > 0 and (
-            not ahead or (worker.expected_s < _AHEAD_S and len(ahead) < worker.depth and not worker.channel.sending)
+        if (
+            worker.state is _State.BUSY
+            and worker.left > 0
+            and worker.running_s <= _LONG_S
+            and not worker.bulky
+            and (not ahead or (worker.expected_s < _AHEAD_S and len(ahead) < worker.depth))
         ):
             self._roomy[worker] = None
         else:
@@ -519,6 +540,8 @@ class LocalEngine:
             attempt.seq, fence, attempt.attempt, attempt.timeout_s, attempt.id, attempt.payload,
             [given.value or b"" for given in inputs] if inputs else (),
         )  # fmt: skip
+        if not isinstance(frame, bytes):
+            worker.bulky = True
         try:
             if worker.channel.send(frame):
                 return True
@@ -558,7 +581,7 @@ class LocalEngine:
             case wire.Ready():
                 self._ready(worker)
             case wire.Progress():
-                if worker.running is not None and worker.running.seq == message.seq:
+                if worker.running is not None and (worker.running.seq, worker.fence) == (message.seq, message.fence):
                     self._require_host().progressed(worker.running, message.done, message.total)
             case wire.StartFailed():
                 worker.start_error = message
@@ -575,9 +598,9 @@ class LocalEngine:
         """A worker has closed its end: its death follows at once, or it is a cheat."""
         self._unwatch(worker.channel.result_fd)
         self._unwatch_stream(worker)
-        if worker.state is not _State.DYING:
-            at = time.monotonic() + _HANG_UP_S
-            self._timers.set((worker.id, "hang-up"), at, (self._still_there, worker))
+        key = (worker.id, "hang-up")
+        if worker.state is not _State.DYING and key not in self._timers:
+            self._timers.set(key, time.monotonic() + _HANG_UP_S, (self._still_there, worker))
 
     def _still_there(self, worker: _Worker) -> None:
         self._condemn(worker, "it closed the pipes to its supervisor")
@@ -642,13 +665,14 @@ class LocalEngine:
             paces[type_name] = known_s + (run_s - known_s) * _NEWEST
 
     def _review(self, now: float) -> None:
-        """Take back what waits behind attempts that turned out long; one may go there again."""
+        """Take back what waits behind attempts that turned out long."""
         self._review_at = now + _LONG_S
         for worker in self._workers.values():
-            if len(worker.ahead) > 1 and now - worker.begun_at > _LONG_S:
-                worker.running_s += _UNKNOWN_S
-                worker.expected_s += _UNKNOWN_S
+            if worker.running is not None and worker.running_s <= _LONG_S and now - worker.begun_at > _LONG_S:
+                worker.expected_s += _UNKNOWN_S - worker.running_s
+                worker.running_s = _UNKNOWN_S
                 self._take_back_from(worker)
+                self._mind_room(worker)
 
     def _host_ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
         self._require_host().ended(attempt, fence, ended)
@@ -672,7 +696,8 @@ class LocalEngine:
         """
         attempt = worker.running
         if worker.state is _State.BUSY:
-            self._take_back_from(worker)
+            if self._take_back_from(worker) and reason == "timeout" and worker.state is _State.IDLE:
+                self._kill(worker)  # it has not read its task for so long: it must be stopped, or stuck
             # What is still ahead has been read by the worker, so the attempt before it has ended.
             for _ in range(_READS_MAX):
                 if not worker.ahead or worker.running is not attempt:
@@ -694,26 +719,33 @@ class LocalEngine:
             self.wake()
         return True
 
-    def _take_back_from(self, worker: _Worker) -> None:
+    def _take_back_from(self, worker: _Worker) -> bool:
         """Take back all that a worker has not read, and give it to the host.
 
         The worker reads on meanwhile, so what it keeps may lie between what is taken, and even
         be behind the attempt that it was to run first.
+
+        Returns:
+            Whether that attempt was taken back too.
         """
         taken = set()
         while (identity := worker.channel.take_back()) is not None:
             taken.add(identity[0])
         if not taken:
-            return
+            return False
         self._give_back(worker, taken)
         running = worker.running
-        if running is not None and running.seq in taken:
+        was_running = running is not None and running.seq in taken
+        if running is not None and was_running:
+            if worker.bulky:  # its stream holds what nobody will read
+                self._kill(worker)
             self._unassign(worker)
             worker.left += 1
             self._require_host().returned(running)
             self._go_on(worker, time.monotonic())
         worker.depth = max(1, worker.depth // 4)
         self._mind_room(worker)
+        return was_running
 
     def _give_back(self, worker: _Worker, taken: set[int]) -> None:
         """Give the attempts ahead that were taken back to the host; the others stay in their order."""
@@ -775,9 +807,7 @@ class LocalEngine:
         while (identity := worker.channel.take_back()) is not None:
             not_begun.add(identity[0])
         self._give_back(worker, not_begun)
-        # What it said before its death still counts.
-        while self._read(worker) or (worker.channel.receiving and not worker.channel.hung_up):
-            pass
+        self._read_rest(worker)
         leave = worker.process.reap() or birth.Exit()
         self._bury(worker)
         if not self._workers:
@@ -788,13 +818,22 @@ class LocalEngine:
         elif state is _State.IDLE:
             self._note_idle_death()
 
+    def _read_rest(self, worker: _Worker) -> None:
+        """Read what a dead worker had said, which still counts.
+
+        All of it is there already, and no end need follow: what the worker forked may hold its pipes.
+        """
+        missing = -1
+        while self._read(worker) or worker.channel.missing != missing:
+            missing = worker.channel.missing
+
     def _blame(self, worker: _Worker, leave: birth.Exit, not_begun: set[int]) -> None:
         """Settle what becomes of the attempts a dead worker had."""
         running = self._unassign(worker)
         self._give_back(worker, {attempt.seq for attempt, _ in worker.ahead})
         if running is None:
             return
-        if running.seq in not_begun:
+        if running.seq in not_begun and worker.stopping != "cancelled":
             self._require_host().returned(running)
             return
         struck = self._oom_watch.has_struck() if leave.signal == "SIGKILL" else None
@@ -843,6 +882,8 @@ class LocalEngine:
         """Watch a worker's stream for what its channel waits for, if for anything."""
         channel = worker.channel
         mask = (_WRITE if channel.sending else 0) | (_READ if channel.receiving else 0)
+        if channel.hung_up:  # else its end would be reported again and again
+            mask = 0
         if mask == worker.stream_mask:
             return
         if not mask:
@@ -873,7 +914,6 @@ class LocalEngine:
         attempt = worker.running
         if attempt is not None and worker.state is _State.BUSY:
             worker.begun_at = time.monotonic()
-            self._mind_room(worker)
             if attempt.timeout_s is not None:
                 self._set_deadline(worker, worker.begun_at + attempt.timeout_s)
 
