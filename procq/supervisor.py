@@ -252,7 +252,8 @@ class Supervisor:
 
     def _take_back_all(self, now: float) -> None:
         for task in list(self.scheduler.ahead.values()):
-            self._take_back(task, now)
+            if task.seq in self.scheduler.ahead:  # one comes back with all that lie behind it
+                self._take_back(task, now)
 
     # --- submitting ----------------------------------------------------------------------------
 
@@ -417,7 +418,10 @@ class Supervisor:
     def pause(self) -> None:
         """Start nothing new, and take back what was sent ahead (contract H1); the lock is held."""
         self._paused = True
-        self._take_back_all(self.engine.now())
+        now = self.engine.now()
+        self._take_back_all(now)
+        self.tick(now)  # results may have been read here, of which the loop knows nothing
+        self.engine.wake()
 
     def resume(self) -> None:
         """Go on after `pause`; the lock is held."""

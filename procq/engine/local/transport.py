@@ -128,6 +128,11 @@ class Channel:
         """Whether an announced frame is still being read: call `receive_bulk` when the stream is readable."""
         return self._incoming is not None
 
+    @property
+    def missing(self) -> int:
+        """How many bytes of the announced frame have not come yet."""
+        return 0 if self._incoming is None else self._incoming.missing
+
     def send(self, frame: wire.Frame) -> bool:
         """Send a message to the worker; never blocks.
 

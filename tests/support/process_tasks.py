@@ -1,0 +1,230 @@
+"""Task functions for the tests of the local engine, and the means by which a test and a task meet.
+
+Workers import this module: nothing heavy here.  A test never sleeps: a task tells by a pipe with
+a name that it has begun, and waits by another until the test lets it go on.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from procq.inside import Terminated
+
+
+class Gate:
+    """A place at which a task waits until the test opens it."""
+
+    def __init__(self, folder: Path, name: str = "gate") -> None:
+        self.path = str(folder / name)
+        os.mkfifo(f"{self.path}.began")
+        os.mkfifo(f"{self.path}.open")
+
+    def wait_begun(self) -> int:
+        """Wait until a task is at the gate, and return its process id."""
+        with open(f"{self.path}.began", encoding="ascii") as pipe:  # noqa: PTH123 - pathlib is heavy
+            return int(pipe.read())
+
+    def open(self) -> None:
+        """Let the task that waits, or the next one, go on."""
+        with open(f"{self.path}.open", "wb"):  # noqa: PTH123
+            pass
+
+
+# --- meeting the test ---
+
+
+def announce(path: str) -> None:
+    with open(f"{path}.began", "w", encoding="ascii") as pipe:  # noqa: PTH123
+        pipe.write(str(os.getpid()))
+
+
+def pass_gate(path: str, value: object = None) -> object:
+    """Say that this has begun, and wait until the test opens the gate."""
+    announce(path)
+    with open(f"{path}.open", "rb") as pipe:  # noqa: PTH123
+        pipe.read()
+    return value
+
+
+def say(path: str, text: object, value: object = None) -> object:
+    """Append a line to a file, in one piece even among processes."""
+    line = f"{text}\n".encode()
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        os.write(fd, line)
+    finally:
+        os.close(fd)
+    return value
+
+
+def nothing() -> None:
+    pass
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def echo(value: object) -> object:
+    return value
+
+
+def sleep(seconds: float, value: object = None) -> object:
+    time.sleep(seconds)  # noqa: TID251 - a task that takes long
+    return value
+
+
+def sleep_forever() -> None:
+    time.sleep(3600)  # noqa: TID251
+
+
+# --- deaths ---
+
+
+def die_by(signal_number: int) -> None:
+    os.kill(os.getpid(), signal_number)
+    sleep_forever()
+
+
+def exit_at_once(code: int) -> None:
+    os._exit(code)
+
+
+def announce_and_exit(path: str, code: int) -> None:
+    announce(path)
+    os._exit(code)
+
+
+def say_and_die(path: str, text: object) -> None:
+    say(path, text)
+    die_by(signal.SIGKILL)
+
+
+# --- being asked to stop ---
+
+
+def announced_loop(path: str) -> None:
+    announce(path)
+    while True:
+        pass
+
+
+def announced_sleep(path: str) -> None:
+    announce(path)
+    sleep_forever()
+
+
+def clean_up(gate: str, log: str) -> None:
+    try:
+        announced_sleep(gate)
+    finally:
+        say(log, "finally")
+
+
+def swallow(gate: str, log: str) -> str:
+    try:
+        announced_sleep(gate)
+    except BaseException as error:  # noqa: BLE001 - what tasks do
+        say(log, f"caught {type(error).__name__}")
+    return "as if nothing had happened"
+
+
+def swallow_terminated_and_go_on(path: str) -> None:
+    announce(path)
+    while True:
+        with suppress(Terminated):
+            sleep_forever()
+
+
+def ignore_sigterm(path: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    announced_sleep(path)
+
+
+def block_all_signals(path: str) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    announced_sleep(path)
+
+
+def stuck_in_c(path: str) -> None:
+    """Hold the interpreter lock in C code for longer than anybody can wait."""
+    import re  # noqa: PLC0415
+
+    announce(path)
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+def with_family(path: str, *, in_c: bool = False, own_session: bool = False) -> None:
+    """Start a shell that starts a sleeper, tell their pids and never end."""
+    shell = subprocess.Popen(
+        ["sh", "-c", "sleep 3600 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=own_session
+    )
+    assert shell.stdout is not None
+    sleeper = int(shell.stdout.readline())
+    say(f"{path}.family", f"{os.getpid()} {shell.pid} {sleeper}")
+    if in_c:
+        stuck_in_c(path)
+    announced_sleep(path)
+
+
+def family(path: str) -> list[int]:
+    """Return what `with_family` told: worker, shell, sleeper."""
+    with open(f"{path}.family", encoding="ascii") as file:  # noqa: PTH123
+        return [int(number) for number in file.read().split()]
+
+
+# --- sizes ---
+
+
+def big(size: int) -> bytes:
+    return b"x" * size
+
+
+def announced_big(path: str, size: int) -> bytes:
+    data = b"x" * size
+    announce(path)
+    return data
+
+
+def length(data: bytes) -> int:
+    return len(data)
+
+
+# --- surroundings ---
+
+
+def modules() -> list[str]:
+    return sorted(sys.modules)
+
+
+# --- order ---
+
+
+def pass_gate_or_not(path: str) -> None:
+    """Be brief, or wait at a gate: of one type all the same."""
+    if path:
+        pass_gate(path)
+
+
+def say_and_fail(path: str, text: object) -> None:
+    say(path, text)
+    raise ValueError(text)
+
+
+def say_and_sleep(path: str, text: object, seconds: float) -> None:
+    say(path, text)
+    sleep(seconds)
+
+
+def say_instant(path: str, text: object) -> None:
+    say(path, f"{text} {time.monotonic()}")
+
+
+def say_span(path: str, text: object, seconds: float) -> None:
+    say(path, f"begin {text}")
+    sleep(seconds)
+    say(path, f"end {text}")
