@@ -235,4 +235,10 @@ class WorkerStartError(EngineError):
 
 
 class InternalError(ProcqError):
-    """A bug in procq; please report it with the text of this error."""
+    """A bug in procq; please report it with the text of this error.
+
+    Attributes:
+        history: The attempts of the task that it is about, oldest first (contract A3).
+    """
+
+    history: tuple[object, ...] = ()

@@ -11,7 +11,7 @@ from typing import Final, cast, final
 
 from procq.core.heaps import TimerHeap
 from procq.core.scheduler import Scheduler
-from procq.core.states import REVIVALS, Status
+from procq.core.states import UNSUCCESSFUL, Status
 from procq.core.task import Task
 from procq.errors import DuplicateTaskError, NotReservedError, UnknownDependencyError, UnknownTaskError, UsageError
 from procq.outcome import Ended
@@ -197,10 +197,10 @@ class FaultTolerantQueue:
         """
         self._note(now)
         task = self._find(task_id)
-        if task.status not in REVIVALS:
+        if task.status not in UNSUCCESSFUL:
             raise UsageError(f"task {task_id!r} is not dead but {task.status}; only a dead task can be replayed")
         for dependency in task.depends_on:
-            if dependency.status in REVIVALS:
+            if dependency.status in UNSUCCESSFUL:
                 raise UsageError(
                     f"task {task_id!r} depends on {dependency.id!r}, which is {_in_words(dependency)}; "
                     f"replay {dependency.id!r}, with with_dependents=True"

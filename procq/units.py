@@ -24,7 +24,10 @@ Duration = float | str | _HasTotalSeconds  #: what a parameter that is a time ac
 Size = int | str  #: what a parameter that is a size accepts
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "us": 1e-6}
-_PART: Final = r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)"
+#: As many digits as any use of it has, so that what is read is always finite.
+_NUMBER: Final = r"(\d{1,20}(?:\.\d{1,20})?)"
+_PLAIN: Final = re.compile(_NUMBER)
+_PART: Final = rf"{_NUMBER}\s*(us|ms|s|m|h|d)"
 _DURATION_PART: Final = re.compile(_PART)
 _DURATION: Final = re.compile(rf"({_PART}\s*)+")
 _BYTES: Final = {
@@ -32,7 +35,7 @@ _BYTES: Final = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_SIZE: Final = re.compile(rf"{_NUMBER}\s*([a-z]*)", re.IGNORECASE)
 
 
 class UnitError(UsageError, ValueError):
@@ -57,13 +60,12 @@ def seconds(value: Duration, *, field: str) -> float:
     if isinstance(value, bool):
         raise UnitError(f"{field}={value!r}: expected a duration, not a bool")
     if isinstance(value, int | float):
-        result = float(value)
+        result = _as_float(value)
     elif isinstance(value, _HasTotalSeconds):
         result = value.total_seconds()
     else:
         raise UnitError(
-            f"{field}={value!r}: expected seconds, a timedelta or a text like '1h30m', "
-            f"not {type(value).__name__}"
+            f"{field}={value!r}: expected seconds, a timedelta or a text like '1h30m', not {type(value).__name__}"
         )
     if not math.isfinite(result) or result < 0:
         raise UnitError(f"{field}={value!r}: a duration must be finite and at least 0")
@@ -73,11 +75,19 @@ def seconds(value: Duration, *, field: str) -> float:
 def _seconds_of_text(text: str, field: str) -> float:
     """Read "1h30m" and its like; a bare number is seconds."""
     plain = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", plain):
+    if _PLAIN.fullmatch(plain) is not None:
         return float(plain)
-    if not plain or _DURATION.fullmatch(plain) is None:
+    if _DURATION.fullmatch(plain) is None:
         raise UnitError(f"{field}={text!r}: can't read this duration; write 250ms, 1.5s, 5m or 1h30m")
     return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(plain))
+
+
+def _as_float(value: float) -> float:
+    """Turn a number into a float; a whole one that is too large becomes infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def size_bytes(value: Size, *, field: str) -> int:
@@ -106,7 +116,10 @@ def _bytes_of_text(text: str, field: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None or match[2].lower() not in _BYTES:
         raise UnitError(f"{field}={text!r}: can't read this size; write 512MB (10^6) or 512MiB (2^20)")
-    return int(float(match[1]) * _BYTES[match[2].lower()])
+    whole, _, decimals = match[1].partition(".")
+    # Without floats: 2**63 bytes are not one byte less or more.
+    divisor: int = 10 ** len(decimals)
+    return int(whole + decimals) * _BYTES[match[2].lower()] // divisor
 
 
 def count(value: object, *, field: str, least: int = 0) -> int:
@@ -124,9 +137,9 @@ def count(value: object, *, field: str, least: int = 0) -> int:
 
 def format_seconds(value: float) -> str:
     """Write a duration for people: "12ms", "4.1s", "2m31s", "1h02m"."""
-    if value < 1:
+    if value < 0.9995:  # noqa: PLR2004 - what is not rounded to a second
         return f"{value * 1000:.0f}ms"
-    if value < 60:  # noqa: PLR2004 - a minute
+    if value < 59.95:  # noqa: PLR2004 - what is not rounded to a minute
         return f"{value:.1f}s"
     whole = round(value)
     hours, rest = divmod(whole, 3600)
@@ -137,7 +150,7 @@ def format_seconds(value: float) -> str:
 def format_bytes(value: float) -> str:
     """Write a size for people in powers of ten: "410MB", "4.2GB"."""
     for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:  # noqa: PLR2004 - the step between decimal units
-            return f"{value:.0f}{unit}" if value >= 10 or unit == "B" else f"{value:.1f}{unit}"  # noqa: PLR2004
+        if value < 999.5:  # noqa: PLR2004 - what is not rounded to the next unit
+            return f"{value:.0f}{unit}" if value >= 9.95 or unit == "B" else f"{value:.1f}{unit}"  # noqa: PLR2004
         value /= 1000
     return f"{value:.1f}TB"

@@ -47,16 +47,15 @@ class TimerHeap(Generic[Item]):
         self._pushed += 1
         self._live[key] = (self._pushed, at, item)
         heappush(self._heap, (at, rank, self._pushed, key))
-        if len(self._heap) > 2 * len(self._live) + _SLACK:
-            self._heap = [entry for entry in self._heap if self._is_live(entry)]
-            heapify(self._heap)
+        self._compact()
 
     def discard(self, key: Hashable) -> Item | None:
         """Forget what is set under the key, and return it; None if there is nothing."""
         held = self._live.pop(key, None)
-        if not self._live:
-            self._heap.clear()
-        return None if held is None else held[2]
+        if held is None:
+            return None
+        self._compact()
+        return held[2]
 
     def next_at(self) -> float | None:
         """Return the earliest instant, or None."""
@@ -72,6 +71,12 @@ class TimerHeap(Generic[Item]):
             return None
         key = heappop(self._heap)[3]
         return self._live.pop(key)[2]
+
+    def _compact(self) -> None:
+        """Rebuild the heap once stale entries outnumber live ones."""
+        if len(self._heap) > 2 * len(self._live) + _SLACK:
+            self._heap = [entry for entry in self._heap if self._is_live(entry)]
+            heapify(self._heap)
 
     def _is_live(self, entry: tuple[float, int, int, Hashable]) -> bool:
         held = self._live.get(entry[3])
@@ -185,7 +190,8 @@ class ReadyHeap:
     def pop(self, task: Task) -> None:
         """Take out the task that `peek` returned."""
         lane = self._lanes.get(task.type, self._common) if self._lanes else self._common
-        heappop(lane.heap)
+        entry = heappop(lane.heap)
+        assert entry is task.entry, f"{task} is not the most urgent"
         task.entry = None
         self._size -= 1
         if lane is not self._common:

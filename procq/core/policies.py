@@ -10,7 +10,8 @@ from typing import Protocol
 class Policy(Protocol):
     """Gives each task the number it is ordered by; the smallest runs first."""
 
-    def rank(self, priority: int, submitted_at: float) -> float: ...
+    def rank(self, priority: int, submitted_at: float) -> float:
+        """Return the number of a task with this priority, accepted at this instant."""
 
 
 class Strict:

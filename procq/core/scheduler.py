@@ -19,7 +19,7 @@ from typing import Final, Literal
 from procq.core.heaps import ReadyHeap, TimerHeap
 from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict
-from procq.core.states import MOVES, REVIVALS, TERMINAL, WAITING, Status
+from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
 from procq.core.task import Backoff, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
 from procq.outcome import Ended
@@ -28,6 +28,9 @@ CancelAnswer = Literal["cancelled", "stopping", "finished"]
 
 #: The key of a task more urgent than all.
 _MOST_URGENT: Final = (float("-inf"), -1)
+
+#: Causes of a cancellation that began with a dependency (contract E4).
+_BY_DEPENDENCY: Final = frozenset({"dependency", "not needed"})
 
 #: Outcomes that use no attempt: the task did nothing wrong (contract G2).
 _UNCHARGED: Final = frozenset({"interrupted"})
@@ -116,6 +119,9 @@ class Scheduler:
             self.open += 1
             self.open_bytes += len(task.payload)
             if task.expires_at is not None:
+                if now >= task.expires_at:
+                    self._end(task, Status.CANCELLED, now, cause="expired")
+                    continue
                 self.expiring.set(task.seq, task.expires_at, task, task.seq)
             if task.depends_on:
                 self._attach(task, now)
@@ -129,41 +135,31 @@ class Scheduler:
                 raise DuplicateTaskError(task.id)
             seen.add(task.id)
 
-    def _attach(self, task: Task, now: float, *, revived: bool = False) -> None:
+    def _attach(self, task: Task, now: float) -> None:
         """Make a BLOCKED task wait for its dependencies, or end or release it if none is open."""
+        needs_success = task.rules.run_if == "success"
         task.unmet = 0
-        task.met_failure = False
         for dependency in task.depends_on:
-            if dependency.status in TERMINAL and not self._may_follow(task, dependency):
-                _remember(dependency, task)  # so that a replay with dependents finds it
-                cause = "not needed" if dependency.cause == "not needed" else "dependency"
-                self._end(task, Status.CANCELLED, now, cause=cause, origin=_origin_of(dependency))
+            if needs_success and dependency.status in UNSUCCESSFUL:
+                _remember_cut(dependency, (task,))
+                self._end(task, Status.CANCELLED, now, cause=_cause_after(dependency), origin=_origin_of(dependency))
                 return
         for dependency in task.depends_on:
-            if dependency.status in TERMINAL:
+            if dependency.status is Status.SUCCEEDED:
                 continue
-            task.unmet += 1
+            if dependency.status not in TERMINAL:
+                task.unmet += 1
+            # Also with one that has ended: should it come back, it is waited for again.
             if dependency.dependents is None:
                 dependency.dependents = [task]
-            elif not revived or task not in dependency.dependents:  # it may have waited there before
+            else:
                 dependency.dependents.append(task)
-        if task.unmet == 0:
-            self._unblock(task, now)
-
-    def _may_follow(self, task: Task, dependency: Task) -> bool:
-        """Note the end of a dependency; return whether the task may still run after it (E4)."""
-        if dependency.status is Status.SUCCEEDED:
-            return True
-        if dependency.cause != "not needed":
-            task.met_failure = True
-        return task.rules.run_if != "success"
-
-    def _unblock(self, task: Task, now: float) -> None:
-        """All dependencies have ended: run the task, or end it as not needed (E4)."""
-        if task.rules.run_if == "failure" and not task.met_failure:
-            self._end(task, Status.CANCELLED, now, cause="not needed")
-        else:
+        if task.unmet:
+            return
+        if _is_needed(task):
             self._release(task, now)
+        else:
+            self._end(task, Status.CANCELLED, now, cause="not needed")
 
     def _release(self, task: Task, now: float) -> None:
         """Let a task wait for its instant, or make it ready."""
@@ -185,8 +181,7 @@ class Scheduler:
         self.ready.pop(task)
         self.ahead[task.seq] = task
         key = (task.rank, task.seq)
-        if key > self._ahead_bound:
-            self._ahead_bound = key
+        self._ahead_bound = max(self._ahead_bound, key)
 
     def overtaken_by(self, task: Task) -> Task | None:
         """Return the least urgent task sent ahead, if it is less urgent than `task` (B8)."""
@@ -208,11 +203,11 @@ class Scheduler:
 
     def start(self, task: Task, now: float) -> None:
         """Begin the next attempt of the task `next_ready` returned, or of one sent ahead."""
+        self._move(task, Status.RUNNING)
         if task.entry is not None:
             self.ready.pop(task)
         else:
             del self.ahead[task.seq]
-        self._move(task, Status.RUNNING)
         self.ready.take(task.type)
         self.running[task.seq] = task
         task.fence += 1
@@ -284,7 +279,7 @@ class Scheduler:
             self._retry(task, 0.0, now)
             return
         if ended.retry_after_s is not None and not ended.permanent:
-            self._retry(task, ended.retry_after_s, now)
+            self._retry_in_time(task, ended, ended.retry_after_s, now)
             return
         task.failures += 1
         if not self._may_retry(task, ended):
@@ -296,11 +291,16 @@ class Scheduler:
             ended.message += f" (not retried: its backoff function raised {type(error).__name__}: {error})"
             self._fail(task, ended, now)
             return
+        self._retry_in_time(task, ended, delay_s, now)
+
+    def _retry_in_time(self, task: Task, ended: Ended, delay_s: float, now: float) -> None:
+        """Put a task back, unless its next attempt would come later than `retry_for` allows (C3)."""
         limit_s = task.rules.retry_for_s
-        if limit_s is not None and task.first_started_at is not None and now + delay_s > task.first_started_at + limit_s:
+        first_started_at = now if task.first_started_at is None else task.first_started_at
+        if limit_s is not None and now + delay_s > first_started_at + limit_s:
             self._fail(task, ended, now)
-            return
-        self._retry(task, delay_s, now)
+        else:
+            self._retry(task, delay_s, now)
 
     def _may_retry(self, task: Task, ended: Ended) -> bool:
         """Whether attempts are left and this kind of failure is retried (contract D3)."""
@@ -347,27 +347,36 @@ class Scheduler:
             return
         wave = [task]
         for ended in wave:  # grows while it is walked
-            dependents = ended.dependents
-            if dependents is None:
+            if ended.dependents is not None:
+                wave += self._tell(ended, now)
+
+    def _tell(self, ended: Task, now: float) -> list[Task]:
+        """Tell the dependents of a task that it has ended; return those that this cancelled."""
+        waiting: list[Task] = []
+        cut: list[Task] = []
+        for dependent in dict.fromkeys(ended.dependents or ()):
+            if dependent.status is not Status.BLOCKED:
                 continue
-            ended.dependents = None
-            cancelled = [dependent for dependent in dependents if self._heard(dependent, ended, now)]
-            if cancelled:  # kept so that a replay can revive them (F7)
-                ended.dependents = cancelled
-                wave += cancelled
+            if self._heard(dependent, ended, now):
+                cut.append(dependent)
+            elif dependent.unmet:
+                waiting.append(dependent)
+        if ended.status is Status.SUCCEEDED:  # it never comes back
+            ended.dependents = ended.cut = None
+        else:
+            ended.dependents = waiting or None
+            _remember_cut(ended, cut)
+        return cut
 
     def _heard(self, dependent: Task, ended: Task, now: float) -> bool:
-        """Tell a dependent that a dependency ended; return whether that cancelled it."""
-        if dependent.status is not Status.BLOCKED:
-            return False
-        if not self._may_follow(dependent, ended):
-            cause = "not needed" if ended.cause == "not needed" else "dependency"
-            self._end_one(dependent, Status.CANCELLED, now, cause, _origin_of(ended))
+        """Tell one dependent that a dependency ended; return whether that cancelled it."""
+        if ended.status is not Status.SUCCEEDED and dependent.rules.run_if == "success":
+            self._end_one(dependent, Status.CANCELLED, now, _cause_after(ended), _origin_of(ended))
             return True
         dependent.unmet -= 1
         if dependent.unmet:
             return False
-        if dependent.rules.run_if == "failure" and not dependent.met_failure:
+        if not _is_needed(dependent):
             self._end_one(dependent, Status.CANCELLED, now, "not needed", None)
             return True
         self._release(dependent, now)
@@ -423,7 +432,7 @@ class Scheduler:
         cancelled, in order of submission.
         """
         self._cutting = True
-        waiting = [task for task in self.tasks.values() if task.status in WAITING]
+        waiting = sorted((task for task in self.tasks.values() if task.status in WAITING), key=_by_seq)
         # Dependents first, so that each is cancelled for the shutdown, not for its dependency.
         for task in reversed(waiting):
             if task.status in WAITING:
@@ -432,33 +441,42 @@ class Scheduler:
         return waiting
 
     def fail_waiting(self, ended: Ended, now: float) -> None:
-        """End everything READY or SCHEDULED as FAILED: attempts cannot be run at all (D11)."""
-        for task in [task for task in self.tasks.values() if task.status in {Status.READY, Status.SCHEDULED}]:
-            if task.seq in self.ahead:
-                continue
-            self._leave(task)
-            self._fail(task, ended, now)
+        """End everything READY or SCHEDULED as FAILED: attempts cannot be run at all (D11).
+
+        What was sent ahead must be taken back, or started, by the driver first.
+        """
+        # Again and again: what runs whatever becomes of its dependencies gets ready by this.
+        while waiting := sorted((*self.ready, *self.delayed), key=_by_seq):
+            for task in waiting:
+                self._leave(task)
+                self._fail(task, ended, now)
 
     def replay(self, task: Task, now: float, *, reset_attempts: bool = True, with_dependents: bool = False) -> bool:
         """Take a FAILED or CANCELLED task back at its original place (contract F7).
 
+        A dependent is left as it is if it was cancelled for another reason, or if it was forgotten
+        and its id was given to another task since.
+
         Returns:
-            Whether it was taken back; False for a task in any other state.
+            Whether it was taken back; False for a task in any other state, and for one that was
+            cancelled again at once because a dependency still stands in its way.
+
+        Raises:
+            DuplicateTaskError: It was forgotten, and its id was given to another task since.
         """
-        if task.status not in REVIVALS:
+        if task.status not in UNSUCCESSFUL:
             return False
+        if self.tasks.get(task.id, task) is not task:
+            raise DuplicateTaskError(task.id, "a task that was submitted after this one was forgotten")
         revived = [task]
         if with_dependents:
             for ended in revived:  # grows while it is walked
-                revived += [
-                    dependent
-                    for dependent in ended.dependents or ()
-                    if dependent.status is Status.CANCELLED and dependent.cause in {"dependency", "not needed"}
-                ]
+                revived += ended.cut or ()
             revived.sort(key=_by_seq)  # dependencies were submitted before their dependents
-        for one in dict.fromkeys(revived):
-            self._revive(one, now, reset_attempts=reset_attempts)
-        return True
+        for one in revived:
+            if self.tasks.get(one.id, one) is one:
+                self._revive(one, now, reset_attempts=reset_attempts)
+        return task.status not in TERMINAL
 
     def _revive(self, task: Task, now: float, *, reset_attempts: bool) -> None:
         """Bring one task back from its end."""
@@ -468,14 +486,20 @@ class Scheduler:
         if reset_attempts:
             task.failures = 0
             task.first_started_at = None
+        if task.cause in _BY_DEPENDENCY:
+            for dependency in task.depends_on:
+                if dependency.cut is not None:
+                    dependency.cut.pop(task, None)
         task.ended = task.cause = task.origin = task.due = task.expires_at = None
-        task.dependents = None
+        again = [one for one in dict.fromkeys(task.dependents or ()) if one.status is Status.BLOCKED]
+        for dependent in again:
+            dependent.unmet += 1
+        task.dependents = again or None
         self.open += 1
-        self.open_bytes += len(task.payload)
         self.counts[task.status] -= 1
         self.counts[Status.BLOCKED] += 1
         task.status = Status.BLOCKED
-        self._attach(task, now, revived=True)
+        self._attach(task, now)
 
     def purge(self, tasks: Iterable[Task]) -> int:
         """Drop the dead letters of these tasks for good; return how many there were."""
@@ -526,6 +550,7 @@ class Scheduler:
     def _leave(self, task: Task) -> None:
         """Take a waiting task out of the container of its state."""
         if task.status is Status.READY:
+            assert task.seq not in self.ahead, f"{task} must be taken back first"
             self.ready.discard(task)
         elif task.status is Status.SCHEDULED:
             self.delayed.discard(task.seq)
@@ -535,10 +560,12 @@ class Scheduler:
         before = task.status
         if status not in MOVES[before]:
             story = "; ".join(f"attempt {record.attempt}: {record.outcome}" for record in task.records())
-            raise InternalError(
+            error = InternalError(
                 f"task {task.id!r} cannot move from {before} to {status} "
                 f"(started {task.fence} times; {story or 'no attempt ended'}); please report this"
             )
+            error.history = task.records()
+            raise error
         task.status = status
         counts = self.counts
         counts[before] -= 1
@@ -567,7 +594,12 @@ class Scheduler:
         for task in blocked:
             waits_for = [dep for dep in task.depends_on if dep.status not in TERMINAL]
             assert task.unmet == len(waits_for) > 0, f"{task} waits for {task.unmet}, not {len(waits_for)}"
-            assert all(task in (dep.dependents or ()) for dep in waits_for), f"{task} is not told"
+            unfinished = [dep for dep in task.depends_on if dep.status is not Status.SUCCEEDED]
+            assert all(task in (dep.dependents or ()) for dep in unfinished), f"{task} is not told"
+        for task in self.tasks.values():
+            for one in task.cut or ():
+                assert one.status is Status.CANCELLED and one.cause in _BY_DEPENDENCY, f"{one} was not cut"  # noqa: PT018
+                assert task in one.depends_on, f"{one} does not depend on {task}"
         for task in (*ready, *self.ahead.values(), *delayed, *self.running.values()):
             assert self.tasks.get(task.id) is task, f"{task} is open but not known"
 
@@ -587,9 +619,21 @@ def _by_seq(task: Task) -> int:
     return task.seq
 
 
-def _remember(dependency: Task, dependent: Task) -> None:
-    """List a task among those its ended dependency cancelled."""
-    if dependency.dependents is None:
-        dependency.dependents = [dependent]
-    elif dependent not in dependency.dependents:
-        dependency.dependents.append(dependent)
+def _cause_after(dependency: Task) -> str:
+    """Return why a task ends CANCELLED that needed this one to succeed."""
+    return "not needed" if dependency.cause == "not needed" else "dependency"
+
+
+def _is_needed(task: Task) -> bool:
+    """Whether a task runs whose dependencies have all ended, none of them against its `run_if` (E4)."""
+    return task.rules.run_if != "failure" or any(
+        dependency.status in UNSUCCESSFUL and dependency.cause != "not needed" for dependency in task.depends_on
+    )
+
+
+def _remember_cut(dependency: Task, cut: Sequence[Task]) -> None:
+    """Note tasks among those that the end of a dependency cancelled, so that a replay finds them (F7)."""
+    if cut:
+        if dependency.cut is None:
+            dependency.cut = {}
+        dependency.cut.update(dict.fromkeys(cut))

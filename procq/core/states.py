@@ -56,5 +56,7 @@ REVIVALS: Final[Mapping[Status, frozenset[Status]]] = MappingProxyType({
     _S.CANCELLED: frozenset({_S.BLOCKED, _S.READY}),
 })  # fmt: skip
 
+#: Ended, and not as wished: what depends on it is cut, and a replay may bring it back.
+UNSUCCESSFUL: Final = frozenset(REVIVALS)
 TERMINAL: Final = frozenset(status for status, onward in MOVES.items() if not onward)
 WAITING: Final = frozenset({_S.BLOCKED, _S.SCHEDULED, _S.READY})

@@ -4,33 +4,42 @@
 results are opaque bytes.  Slots, no dictionary: a queue may hold a million of them.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from procq.core.states import Status
-from procq.outcome import Ended
 
 if TYPE_CHECKING:
-    from procq.outcome import Outcome
+    from collections.abc import Sequence
+
+    from procq.outcome import Ended, Outcome
 
 
 class Backoff(Protocol):
     """Seconds to wait after the attempt of this number failed, given one draw from [0, 1)."""
 
-    def delay(self, attempt: int, draw: float, /) -> float: ...
+    def delay(self, attempt: int, draw: float, /) -> float:
+        """Return the wait; may raise, if it asks a function of the user's."""
 
 
 class Rules(Protocol):
     """What the core must know of a task's options (C3); many tasks share one object."""
 
     @property
-    def priority(self) -> int: ...
+    def priority(self) -> int:
+        """The higher, the more urgent."""
+
     @property
-    def max_attempts(self) -> int: ...
+    def max_attempts(self) -> int:
+        """How many tries there are in all."""
+
     @property
-    def timeout_s(self) -> float | None: ...
+    def timeout_s(self) -> float | None:
+        """How long one attempt may run; None: no limit."""
+
     @property
-    def backoff(self) -> Backoff | None: ...
+    def backoff(self) -> Backoff | None:
+        """What it waits between attempts; None: what the queue says."""
+
     @property
     def retry_on(self) -> frozenset[str] | None:
         """Names of the error classes that are retried; None: any `Exception`."""
@@ -40,9 +49,12 @@ class Rules(Protocol):
         """Names of error classes and outcomes that are not retried."""
 
     @property
-    def retry_for_s(self) -> float | None: ...
+    def retry_for_s(self) -> float | None:
+        """No retry is due later than this after the first start; None: no limit."""
+
     @property
-    def run_if(self) -> str: ...
+    def run_if(self) -> str:
+        """After which ends of its dependencies it runs: "success", "done" or "failure"."""
 
 
 class AttemptRecord(NamedTuple):
@@ -74,9 +86,9 @@ class Task:
     """The state of one task, from submit until it is forgotten.  Only `Scheduler` writes to it."""
 
     __slots__ = (
-        "cause", "dependents", "depends_on", "due", "ended", "entry", "expires_at", "explicit", "failures", "fence",
-        "first_started_at", "history", "id", "inputs", "listeners", "met_failure", "origin", "owner", "payload",
-        "rank", "rules", "seq", "started_at", "status", "submitted_at", "type", "unmet", "value",
+        "cause", "cut", "dependents", "depends_on", "due", "ended", "entry", "expires_at", "explicit", "failures",
+        "fence", "first_started_at", "history", "id", "inputs", "listeners", "origin", "owner", "payload", "rank",
+        "rules", "seq", "started_at", "status", "submitted_at", "type", "unmet", "value",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +110,7 @@ class Task:
         #: the pickled call; opaque here
         self.payload = payload
         self.rules = rules
-        #: every task that must end before this one starts
+        #: every task that must end before this one starts, each once
         self.depends_on = depends_on
         #: those of them whose results are arguments, by number
         self.inputs = inputs
@@ -116,10 +128,12 @@ class Task:
         self.submitted_at = 0.0
         #: the live entry in a ready lane; None: in no lane
         self.entry: tuple[float, int, Task] | None = None
-        #: dependencies that have not ended as needed
+        #: how many dependencies have not ended
         self.unmet = 0
-        #: tasks that wait for this one
+        #: among others, every BLOCKED task that has this one, not SUCCEEDED, in `depends_on`
         self.dependents: list[Task] | None = None
+        #: all and only tasks that are CANCELLED because this one ended as it did (F7), as keys
+        self.cut: dict[Task, None] | None = None
         #: how often it was started; with the id the fence against late messages (D1)
         self.fence = 0
         #: attempts charged so far
@@ -136,8 +150,6 @@ class Task:
         self.cause: str | None = None
         #: the task where the failure began that cancelled this one
         self.origin: str | None = None
-        #: whether a dependency ended FAILED or CANCELLED (for run_if="failure")
-        self.met_failure = False
         #: who waits for the end; opaque here
         self.listeners: list[object] | None = None
         #: who keeps this task's record alive; opaque here
