@@ -6,7 +6,8 @@ refused call changes nothing.  Pickling happens in the caller's thread and witho
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, final
+from itertools import chain, islice
+from typing import Any, Final, final
 
 from procq.core.task import Task
 from procq.errors import CycleError, PayloadError, UnknownDependencyError, UnknownHandlerError, UsageError
@@ -18,6 +19,10 @@ from procq.supervisor import Supervisor
 Handlers = Mapping[str, Callable[..., object]]
 #: What a dependency may be named by: a spec, a handle, or an id.
 Source = "TaskSpec[Any] | Handle[Any] | str"
+
+
+#: So many ids are compared with an unknown one, the newest first: some milliseconds under the lock.
+_COMPARED_MAX: Final = 2000
 
 
 @final
@@ -80,6 +85,8 @@ def draft_all(
     pending.reverse()  # a stack; the first comes first
     while pending:
         spec = pending.pop()
+        if not isinstance(spec, TaskSpec):
+            raise UsageError(f"expected a TaskSpec, got {type(spec).__name__}; describe a task with .spec(...)")
         if spec in drafts or known(spec):
             continue
         draft = _draft(spec, handlers)
@@ -89,8 +96,6 @@ def draft_all(
 
 
 def _draft(spec: TaskSpec[Any], handlers: Handlers) -> Draft:
-    if not isinstance(spec, TaskSpec):
-        raise UsageError(f"expected a TaskSpec, got {type(spec).__name__}; describe a task with .spec(...)")
     fn = spec.fn
     if fn is None:
         fn = handlers.get(spec.type)
@@ -107,7 +112,10 @@ class Resolver:
     __slots__ = ("_by_id", "_by_spec", "_drafts", "_supervisor")
 
     def __init__(
-        self, supervisor: Supervisor, drafts: Mapping[TaskSpec[Any], Draft], by_spec: Mapping[TaskSpec[Any], Handle[Any]]
+        self,
+        supervisor: Supervisor,
+        drafts: Mapping[TaskSpec[Any], Draft],
+        by_spec: Mapping[TaskSpec[Any], Handle[Any]],
     ) -> None:
         self._supervisor = supervisor
         self._drafts = drafts
@@ -140,7 +148,8 @@ class Resolver:
     def _closest(self, name: str) -> str:
         from difflib import get_close_matches  # noqa: PLC0415 - only for an error's text
 
-        close = get_close_matches(name, [*self._by_id, *self._supervisor.scheduler.tasks], n=1)
+        ids = chain(self._by_id, reversed(self._supervisor.scheduler.tasks))
+        close = get_close_matches(name, islice(ids, _COMPARED_MAX), n=1)
         if close:
             return f"the closest id is {close[0]!r}"
         return "it was never submitted, or it finished and was forgotten (see retention); submit it first"

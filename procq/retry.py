@@ -4,11 +4,12 @@ Pure: a delay is a function of the attempt's number and of one random draw hande
 seed it.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from procq.errors import UsageError
-from procq.units import Duration, seconds
+from procq.units import Duration, UnitError, seconds
 
 Jitter = Literal["full", "equal", "none"]
 
@@ -16,10 +17,8 @@ Jitter = Literal["full", "equal", "none"]
 class Backoff(Protocol):
     """Seconds to wait after the attempt of this number failed, given one draw from [0, 1)."""
 
-    def delay(self, attempt: int, draw: float, /) -> float: ...
-
-
-BackoffLike = Backoff | Callable[[int], float] | Sequence[Duration] | Duration
+    def delay(self, attempt: int, draw: float, /) -> float:
+        """Return the wait; may raise, if it asks a function of the user's."""
 
 
 class Exponential:
@@ -52,7 +51,7 @@ class Exponential:
         try:
             return min(self.cap_s, self.base_s * self.factor ** (attempt - 1))
         except OverflowError:  # a factor above 1 to a power of about a thousand
-            return self.cap_s
+            return self.cap_s if self.base_s else 0.0
 
     def delay(self, attempt: int, draw: float, /) -> float:
         """Return the wait after this attempt, in seconds; `draw` is from [0, 1)."""
@@ -112,9 +111,11 @@ class Called:
         return seconds(self.fn(attempt), field="backoff")
 
 
-def exponential(
-    base: Duration = 0.1, *, factor: float = 2, cap: Duration = 60, jitter: Jitter = "full"
-) -> Exponential:
+#: What the option `backoff` accepts.
+BackoffLike = Exponential | Listed | Called | Callable[[int], float] | Sequence[Duration] | Duration
+
+
+def exponential(base: Duration = 0.1, *, factor: float = 2, cap: Duration = 60, jitter: Jitter = "full") -> Exponential:
     """Wait longer after each failure: at most `min(cap, base * factor**(attempt - 1))`.
 
     Args:
@@ -128,11 +129,15 @@ def exponential(
         UnitError: A duration that cannot be read, or a factor below 1.
         UsageError: An unknown jitter.
     """
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < float("inf"):
-        raise UsageError(f"factor={factor!r}: must be a number of at least 1")
-    if jitter not in {"full", "equal", "none"}:
+    if jitter not in ("full", "equal", "none"):
         raise UsageError(f"jitter={jitter!r}: must be 'full', 'equal' or 'none'")
-    return Exponential(seconds(base, field="base"), float(factor), seconds(cap, field="cap"), jitter)
+    return Exponential(seconds(base, field="base"), _factor(factor), seconds(cap, field="cap"), jitter)
+
+
+def _factor(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= sys.float_info.max:
+        raise UnitError(f"factor={value!r}: must be a number of at least 1")
+    return float(value)
 
 
 def constant(delay: Duration) -> Listed:

@@ -22,6 +22,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 #: Outcomes that `never_retry` may name (contract D3).
 _RETRIABLE_OUTCOMES: Final = frozenset({"error", "timeout", "crash", "memory", "lost"})
+#: Options of which the first takes the place of the second.
+_EXCLUSIVE: Final = (("delay", "run_at"), ("run_at", "delay"))
 _RUN_IF: Final = ("success", "done", "failure")
 #: Flags of code objects whose call returns a coroutine or an asynchronous generator
 #: (`inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR`, without importing inspect).
@@ -95,7 +97,7 @@ class Options:
             UsageError: An option is unknown or its value cannot be.
         """
         merged = {**self.given, **changes}
-        for one, other in (("delay", "run_at"), ("run_at", "delay")):
+        for one, other in _EXCLUSIVE:
             if one in changes and other not in changes:
                 merged.pop(other, None)
         return Options(merged)
@@ -103,6 +105,9 @@ class Options:
     def with_defaults(self, defaults: Mapping[str, object]) -> "Options":
         """Return these options, with what was not given taken from `defaults`."""
         missing = {name: value for name, value in defaults.items() if name not in self.given}
+        for one, other in _EXCLUSIVE:
+            if one in self.given:
+                missing.pop(other, None)
         return self.using(missing) if missing else self
 
     def same_as(self, other: "Options") -> bool:
@@ -112,10 +117,11 @@ class Options:
         )
 
 
-
 def _text_or_none(value: object, field: str) -> str | None:
-    if value is None:
-        return None
+    return None if value is None else _text(value, field)
+
+
+def _text(value: object, field: str) -> str:
     if not isinstance(value, str) or not value:
         raise UsageError(f"{field}={value!r}: expected a text that is not empty")
     return value
@@ -204,7 +210,9 @@ class Output(Generic[R_co]):
         self._refuse()
 
     __bool__ = __call__ = __iter__ = __len__ = __getitem__ = __contains__ = __int__ = __float__ = __index__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __lt__ = __le__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __lt__ = __le__ = (
+        _refuse
+    )
     __gt__ = __ge__ = __neg__ = __abs__ = __mod__ = __floordiv__ = __pow__ = __and__ = __or__ = _refuse
 
 
@@ -253,9 +261,7 @@ class TaskSpec(Generic[R_co]):
     type: str
 
     def __init__(self, *, type: str, payload: object = None, **options: "Unpack[_HandlerOptions]") -> None:  # noqa: A002
-        if not isinstance(type, str) or not type:
-            raise UsageError(f"type={type!r}: expected a text that is not empty")
-        _fill(self, None, type, (payload,), _NOTHING, Options(cast("Mapping[str, object]", options)))
+        _fill(self, None, _text(type, "type"), (payload,), _NOTHING, Options(cast("Mapping[str, object]", options)))
 
     def __setattr__(self, name: str, _value: object) -> NoReturn:
         raise AttributeError(f"a TaskSpec is immutable; {name} can't be set; make another with .using()")
@@ -322,11 +328,10 @@ class _HandlerOptions(TypedDict, total=False):
 
 
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
-_set_fn = TaskSpec.fn.__set__  # type: ignore[attr-defined]  # slots past the guard of __setattr__
-_set_type = TaskSpec.type.__set__  # type: ignore[attr-defined]
-_set_args = TaskSpec.args.__set__  # type: ignore[attr-defined]
-_set_kwargs = TaskSpec.kwargs.__set__  # type: ignore[attr-defined]
-_set_options = TaskSpec.options.__set__  # type: ignore[attr-defined]
+#: The slots themselves, past the guard of `__setattr__`.
+_set_fn, _set_type, _set_args, _set_kwargs, _set_options = (
+    vars(TaskSpec)[name].__set__ for name in ("fn", "type", "args", "kwargs", "options")
+)
 
 
 def _fill(
@@ -368,7 +373,9 @@ def type_of(fn: Callable[..., object]) -> str:
         raise UsageError(f"{fn!r} is no function; submit a function, a task function or a TaskSpec")
     code: CodeType | None = getattr(fn, "__code__", None)
     if code is not None and code.co_flags & _ASYNC_FLAGS:
-        raise UsageError(f"{fn.__qualname__} is an async function; procq runs plain functions; use asyncio.run inside it")
+        raise UsageError(
+            f"{fn.__qualname__} is an async function; procq runs plain functions; use asyncio.run inside it"
+        )
     name = getattr(fn, "__qualname__", None)
     if isinstance(name, str):
         return name.replace("<locals>.", "")
