@@ -14,7 +14,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, cast, final, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+    final,
+    overload,
+)
 
 from procq import loader
 from procq.batch import Draft, Resolver, draft_all, in_order, pickle_call
@@ -23,13 +36,15 @@ from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
 from procq.engine.local.loop import LocalEngine
 from procq.engine.local.machine import quarter_of_memory, usable_cpus
-from procq.engine.protocol import Engine
 from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, as_completed, supervisor_of, task_of
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds, size_bytes
+
+if TYPE_CHECKING:
+    from procq.engine.protocol import Engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +57,8 @@ RETENTION: Final = (10_000, "1h")
 #: Dead letters that are kept, and for how long (contract F6; the figures of asynq and Dramatiq).
 DEAD_LETTERS: Final = (10_000, "7d")
 
-TaskRef = "str | Handle[Any] | TaskSpec[Any]"
+#: How a known task is named: by its id, its handle or its spec (contract C0).
+TaskRef: TypeAlias = "str | Handle[Any] | TaskSpec[Any]"
 
 
 @final
@@ -149,7 +165,7 @@ class Queue:
             dead_letters=_checked_bounds(dead_letters, "dead_letters"),
         )
         if engine == "local":
-            chosen: Engine = LocalEngine(
+            chosen: "Engine" = LocalEngine(
                 workers=self.workers,
                 kill_grace_s=seconds(kill_grace, field="kill_grace"),
                 start_timeout_s=seconds(start_timeout, field="start_timeout"),
@@ -269,9 +285,7 @@ class Queue:
     # --- submitting ----------------------------------------------------------------------------
 
     @overload
-    def submit(
-        self, spec: TaskSpec[R], /, *, block: bool = True, timeout: Duration | None = None
-    ) -> Handle[R]: ...
+    def submit(self, spec: TaskSpec[R], /, *, block: bool = True, timeout: Duration | None = None) -> Handle[R]: ...
     @overload
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
     def submit(self, what: Any, /, *args: Any, **kwargs: Any) -> Handle[Any]:
@@ -334,9 +348,7 @@ class Queue:
             return self._submit_batch(specs)
         return [self.submit(spec) for spec in specs]
 
-    def _submit_spec(
-        self, spec: TaskSpec[Any], args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> Handle[Any]:
+    def _submit_spec(self, spec: TaskSpec[Any], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Handle[Any]:
         if args or kwargs.keys() - {"block", "timeout"}:
             raise UsageError(
                 "submit(spec) takes only block= and timeout= beside the spec; "
@@ -367,16 +379,12 @@ class Queue:
             by_spec.update(handles)
             return [by_spec[spec] for spec in specs]
 
-    def _tasks_of(
-        self, drafts: Mapping[TaskSpec[Any], Draft]
-    ) -> tuple[list[Task], dict[TaskSpec[Any], Handle[Any]]]:
+    def _tasks_of(self, drafts: Mapping[TaskSpec[Any], Draft]) -> tuple[list[Task], dict[TaskSpec[Any], Handle[Any]]]:
         """Make tasks of drafts, in an order in which each follows its dependencies; the lock is held."""
         # Another thread may have submitted one of the specs while this one pickled.
         fresh = {spec: draft for spec, draft in drafts.items() if spec not in self._by_spec}
         resolver = Resolver(self._supervisor, fresh, self._by_spec)
-        found = {
-            draft: [resolver.find(source, draft) for source in draft.depends_on] for draft in fresh.values()
-        }
+        found = {draft: [resolver.find(source, draft) for source in draft.depends_on] for draft in fresh.values()}
         known = self._known_tasks(fresh.values())
         now = self._supervisor.engine.now()
         tasks: dict[Draft, Task] = dict(known)
@@ -681,7 +689,7 @@ def _instant(value: "float | datetime | None", now: float) -> float | None:
 def _checked_handlers(handlers: Mapping[str, Callable[..., object]] | None) -> dict[str, Callable[..., object]]:
     checked = dict(handlers or {})
     for name, fn in checked.items():
-        if not isinstance(name, str) or not name:
+        if not name:
             raise UsageError(f"handlers={name!r}: a type is a text that is not empty")
         type_of(fn)
     return checked

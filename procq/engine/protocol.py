@@ -27,30 +27,44 @@ class Attempt(Protocol):
     """What an engine must know of a task to run its next attempt."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The task's id."""
+
     @property
-    def type(self) -> str: ...
+    def type(self) -> str:
+        """What kind of task it is; attempts of one kind last about as long."""
+
     @property
-    def seq(self) -> int: ...
+    def seq(self) -> int:
+        """The task's number in its queue."""
+
     @property
     def fence(self) -> int:
         """How often the task was started; with `seq` it names one attempt."""
 
     @property
-    def attempt(self) -> int: ...
+    def attempt(self) -> int:
+        """The attempt's number, from 1."""
+
     @property
-    def timeout_s(self) -> float | None: ...
+    def timeout_s(self) -> float | None:
+        """How long it may run, in seconds."""
+
     @property
-    def payload(self) -> bytes: ...
+    def payload(self) -> bytes:
+        """The pickled call."""
+
     @property
-    def inputs(self) -> Sequence[Input]: ...
+    def inputs(self) -> Sequence[Input]:
+        """The dependencies whose results it takes, by number."""
 
 
 class Host(Protocol):
     """Whom an engine reports to; it calls these under `lock`."""
 
     @property
-    def lock(self) -> Lock: ...
+    def lock(self) -> Lock:
+        """The one lock of the queue."""
 
     def began(self, attempt: Attempt, at: float) -> None:
         """An attempt that was sent ahead has begun at this instant."""
