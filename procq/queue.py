@@ -165,7 +165,7 @@ class Queue:
             dead_letters=_checked_bounds(dead_letters, "dead_letters"),
         )
         if engine == "local":
-            chosen: "Engine" = LocalEngine(
+            chosen: Engine = LocalEngine(
                 workers=self.workers,
                 kill_grace_s=seconds(kill_grace, field="kill_grace"),
                 start_timeout_s=seconds(start_timeout, field="start_timeout"),
