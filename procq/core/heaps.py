@@ -70,7 +70,9 @@ class TimerHeap(Generic[Item]):
         if at is None or now < at:
             return None
         key = heappop(self._heap)[3]
-        return self._live.pop(key)[2]
+        item = self._live.pop(key)[2]
+        self._compact()
+        return item
 
     def _compact(self) -> None:
         """Rebuild the heap once stale entries outnumber live ones."""
