@@ -294,6 +294,7 @@ def as_completed(
 
 def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> "Iterator[Handle[R]]":
     arrived: SimpleQueue[Task] = SimpleQueue()
+    taken: list[Task] = []
     by_seq: dict[tuple[int, int], Handle[R]] = {}
     handles = list(waiting)
     waiting.clear()
@@ -314,14 +315,14 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
             left = None if ends_at is None else max(0.0, ends_at - supervisor.engine.now())
             if arrived.empty():
                 in_time = supervisor.wait_for(
-                    lambda timeout_s: _get_again(arrived, timeout_s),
-                    lambda: not arrived.empty() or supervisor.bug is not None,
+                    partial(_take, arrived, taken),
+                    lambda: bool(taken) or not arrived.empty() or supervisor.bug is not None,
                     left,
                 )
                 supervisor.check_alive()
                 if not in_time:
                     raise TimeoutError(f"{len(by_seq)} tasks had not ended after {timeout_s:g} s of waiting")
-            task = arrived.get_nowait()
+            task = taken.pop() if taken else arrived.get_nowait()
             yield by_seq.pop((id(task), task.seq))
     finally:
         for handle in by_seq.values():
@@ -329,13 +330,13 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
                 supervisor_of(handle).unlisten(task_of(handle), arrived.put)
 
 
-def _get_again(arrived: "SimpleQueue[Task]", timeout_s: float | None) -> None:
-    """Wait for an arrival and leave it in the queue."""
+def _take(arrived: "SimpleQueue[Task]", taken: "list[Task]", timeout_s: float | None) -> None:
+    """Wait for an arrival and take it; it must not be put back behind those that came later."""
     try:
         task = arrived.get(timeout=timeout_s)
     except Empty:
         return
-    arrived.put(task)
+    taken.append(task)
 
 
 # --- errors ------------------------------------------------------------------------------------

@@ -594,8 +594,8 @@ class CallbackThread:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="procq-callbacks", daemon=True)
                 self._thread.start()
-                if self._closed:  # a callback that was added after the end of the queue
-                    self._calls.put(None)
+            if self._closed:  # a callback that was added after the end of the queue
+                self._calls.put(None)
 
     def close(self) -> None:
         """Let the thread end after the calls that are due."""

@@ -1,0 +1,195 @@
+"""Task functions of the contract suite; each does the same in a worker and inline."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import procq
+from procq import testing
+from procq.engine.inline import InlineContext
+
+#: What an inline task does at a meeting, by the place's name; workers never see any of it.
+MEETINGS: Final[dict[str, Callable[[], object]]] = {}
+
+
+# --- values ---
+
+
+def add(left: int, right: int) -> int:
+    return left + right
+
+
+def echo(value: object = None) -> object:
+    return value
+
+
+def keywords(**given: object) -> dict[str, object]:
+    return given
+
+
+def total(*groups: object) -> int:
+    """Add up all whole numbers at any depth."""
+    return sum(value if isinstance(value, int) else total(*_members(value)) for value in groups)
+
+
+def _members(value: object) -> "list[object]":
+    if isinstance(value, dict):
+        return list(value.values())
+    assert isinstance(value, list | tuple), f"{value!r} has no members"
+    return list(value)
+
+
+def generator() -> object:
+    return (number for number in range(3))
+
+
+def note(path: str, text: str = "ran") -> str:
+    """Append a line to a file, so that a test can see what ran in which order."""
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+    return text
+
+
+def whoami() -> tuple[str | None, int | None, float | None]:
+    """Return id and attempt, and how much of the timeout is left."""
+    current = procq.current()
+    return current.id, current.attempt, current.remaining
+
+
+@procq.task(max_attempts=2, priority=3)
+def decorated(value: int) -> int:
+    return value + 1
+
+
+# --- time ---
+
+
+def work(duration: float) -> float:
+    """Take so long, on whichever clock the queue goes by."""
+    if isinstance(procq.current(), InlineContext):
+        testing.spend(duration)
+    else:
+        time.sleep(duration)  # noqa: TID251 - a task that takes long
+    return duration
+
+
+def work_and_note(path: str, duration: float) -> None:
+    """Take long, and note whether `finally` ran."""
+    try:
+        work(duration)
+    finally:
+        note(path, "finally")
+
+
+def work_and_swallow(duration: float) -> str:
+    """Take long, and pretend that nothing stopped it."""
+    try:
+        work(duration)
+    except BaseException:  # noqa: BLE001 - as bad as tasks can be
+        return "as if nothing had happened"
+    return "nothing happened"
+
+
+def meet(place: str) -> str:
+    """Let the test do something while the first attempt runs."""
+    if procq.current().attempt != 1:
+        return "not the first"
+    meeting = MEETINGS.get(place)
+    if meeting is not None:
+        meeting()
+        testing.spend(0)  # a request to stop is heard here
+    else:
+        (Path(place) / "began").write_bytes(b"!")  # returns once the test reads
+        with (Path(place) / "go").open("rb") as go:
+            go.read(1)
+    return "met"
+
+
+def meet_and_fail(place: str) -> str:
+    raise ValueError(meet(place))
+
+
+# --- errors ---
+
+
+class OwnError(ValueError):
+    """Has parts of its own and survives pickling."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text, code)
+        self.text = text
+        self.code = code
+
+
+class StubbornError(Exception):
+    """Pickles, but cannot be rebuilt: its constructor takes two arguments and `args` has one."""
+
+    def __init__(self, left: str, right: str) -> None:
+        super().__init__(f"{left}-{right}")
+
+
+def fail(text: str = "bad input") -> None:
+    raise ValueError(text)
+
+
+def fail_own(text: str, code: int) -> None:
+    raise OwnError(text, code)
+
+
+def fail_stubbornly() -> None:
+    raise StubbornError("a", "b")
+
+
+def fail_before(attempt: int, value: object = "done") -> object:
+    """Fail in every attempt before this one."""
+    number = procq.current().attempt or 0
+    if number < attempt:
+        raise ValueError(f"attempt {number} fails")
+    return value
+
+
+def fail_for_good(reason: object) -> None:
+    raise procq.Permanent(reason)  # type: ignore[arg-type]  # an error or a text
+
+
+def later_once(path: str, delay: float) -> int | None:
+    """Ask once to be called later; return the number of the attempt that went on."""
+    if not Path(path).exists():
+        note(path)
+        raise procq.RetryLater(delay)
+    return procq.current().attempt
+
+
+def leave(code: int) -> None:
+    sys.exit(code)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def die(exit_code: int | None = None, signal_name: str | None = None) -> None:
+    """End as the death of the worker does."""
+    if isinstance(procq.current(), InlineContext):
+        testing.crash(exit_code=exit_code, signal=signal_name)
+    if signal_name is not None:
+        os.kill(os.getpid(), signal.Signals[signal_name])
+    os._exit(exit_code or 0)
+
+
+def die_before(attempt: int) -> str:
+    """Die in every attempt before this one."""
+    if (procq.current().attempt or 0) < attempt:
+        die(exit_code=3)
+    return "alive"
+
+
+def work_before(attempt: int, duration: float) -> str:
+    """Take long in every attempt before this one."""
+    if (procq.current().attempt or 0) < attempt:
+        work(duration)
+    return "quick"
