@@ -35,7 +35,7 @@ def belongings() -> dict[str, set[object]]:
         "processes": set(child_pids()),
         "descriptors": set(open_descriptors()),
         "threads": {thread for thread in threading.enumerate() if thread.name.startswith("procq-")},
-        "shared memory": {entry.name for entry in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set(),
+        "shared memory": shared_memory_names(),
     }
 
 
@@ -43,6 +43,13 @@ def left_since(before: dict[str, set[object]]) -> dict[str, set[object]]:
     """Return what there is now and was not before; empty if nothing."""
     left = {kind: now - before[kind] for kind, now in belongings().items()}
     return {kind: found for kind, found in left.items() if found}
+
+
+def shared_memory_names() -> set[object]:
+    """Return the names in shared memory; not the locks of multiprocessing, which any program may make meanwhile."""
+    if not SHARED_MEMORY.is_dir():
+        return set()
+    return {entry.name for entry in SHARED_MEMORY.iterdir() if not entry.name.startswith("sem.mp-")}
 
 
 def open_descriptors() -> set[tuple[str, str]]:

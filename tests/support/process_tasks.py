@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from procq.inside import Terminated
 
@@ -228,3 +229,135 @@ def say_span(path: str, text: object, seconds: float) -> None:
     say(path, f"begin {text}")
     sleep(seconds)
     say(path, f"end {text}")
+
+
+# --- more deaths ---
+
+
+def say_or_die(path: str, text: object) -> None:
+    say(path, text)
+    if text == "death":
+        os._exit(9)
+
+
+def exit_if(condition: bool, code: int) -> None:  # noqa: FBT001
+    if condition:
+        os._exit(code)
+
+
+def die_soon(is_to_die: bool, after: float, value: object) -> object:  # noqa: FBT001
+    """Have this process killed in a moment, be it amid this attempt, its report or the next attempt."""
+    if is_to_die:
+        import threading  # noqa: PLC0415
+
+        threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    return value
+
+
+def exit_call(code: object) -> None:
+    sys.exit(code)  # type: ignore[arg-type]  # as wild as tasks are
+
+
+def exit_in_handler() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    os.kill(os.getpid(), signal.SIGTERM)
+    sleep_forever()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+# --- cheats ---
+
+
+def worker_end() -> Any:  # noqa: ANN401 - the worker's innards
+    """Find the worker's end of the sockets to its supervisor."""
+    import gc  # noqa: PLC0415
+
+    from procq.engine.local.transport import WorkerEnd  # noqa: PLC0415
+
+    (end,) = (found for found in gc.get_objects() if isinstance(found, WorkerEnd))
+    return end
+
+
+def announce_big() -> None:
+    """Announce a big report and send only a part of it."""
+    from procq.engine.local import wire  # noqa: PLC0415
+    from procq.outcome import Ended  # noqa: PLC0415
+
+    end = worker_end()
+    frame = wire.pack_ended(0, 1, Ended("ok", 0.0, 1.0, value=bytes(1_000_000)))
+    assert isinstance(frame, list)
+    end._results.send(wire.announce(frame))
+    end._stream.sendall(frame[0][:10])
+
+
+def announce_big_and_leave_a_child(path: str) -> None:
+    announce_big()
+    if os.fork() == 0:
+        os.setsid()
+        say(path, os.getpid())
+        sleep_forever()
+    while not os.path.exists(path):  # noqa: PTH110
+        sleep(0.001)
+    os._exit(3)
+
+
+def announce_big_and_hang_up(*, stream: bool = True) -> None:
+    announce_big()
+    end = worker_end()
+    os.close(end._results.fileno())
+    if stream:
+        os.close(end._stream.fileno())
+    sleep_forever()
+
+
+def close_descriptors(seconds: float) -> None:
+    os.closerange(3, 64)
+    sleep(seconds)
+
+
+def fork_and_return(path: str) -> int:
+    parent = os.getpid()
+    child = os.fork()
+    say(path, os.getpid())
+    if child:
+        os.waitpid(child, 0)
+    return parent
+
+
+def leave_a_forked_child() -> int:
+    child = os.fork()
+    if child == 0:
+        sleep_forever()
+    return child
+
+
+def flood(size: int) -> None:
+    for _ in range(size // 1000):
+        print("x" * 999)  # noqa: T201
+
+
+def send_up(data: bytes) -> None:
+    worker_end()._results.send(data)
+    sleep_forever()
+
+
+def report_another() -> None:
+    from procq.engine.local import wire  # noqa: PLC0415
+    from procq.outcome import Ended  # noqa: PLC0415
+
+    worker_end().send(wire.pack_ended(12345, 1, Ended("ok", 0.0, 1.0, value=b"N.")))
+    sleep_forever()
+
+
+def swallow_tasks(path: str) -> None:
+    """Read what was sent ahead, and drop it."""
+    import socket  # noqa: PLC0415
+
+    pass_gate(path)
+    end = worker_end()
+    with suppress(BlockingIOError):
+        while end._tasks.recv(70_000, socket.MSG_DONTWAIT):
+            pass

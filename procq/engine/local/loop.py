@@ -624,6 +624,7 @@ class LocalEngine:
         elif ended.terminated:
             ended.outcome, ended.signal = "crash", "SIGTERM"
             ended.message = f"the worker (pid {worker.pid}) was ended by SIGTERM from outside"
+            ended.value, ended.error_types, ended.permanent = None, (), False
             self._kill(worker)
         else:
             self._go_on(worker, ended.ended_at)
@@ -696,7 +697,7 @@ class LocalEngine:
         """
         attempt = worker.running
         if worker.state is _State.BUSY:
-            if self._take_back_from(worker) and reason == "timeout" and worker.state is _State.IDLE:
+            if self._take_back_from(worker) and reason == "timeout" and worker in self._idle:
                 self._kill(worker)  # it has not read its task for so long: it must be stopped, or stuck
             # What is still ahead has been read by the worker, so the attempt before it has ended.
             for _ in range(_READS_MAX):
