@@ -16,7 +16,6 @@ from procq.core.task import AttemptRecord, Task
 from procq.errors import (
     AttemptTimeout,
     DependencyFailed,
-    InternalError,
     MemoryLimitExceeded,
     PayloadError,
     RemoteError,
@@ -81,11 +80,21 @@ class Handle(Generic[R_co]):
     def __init__(self, supervisor: Supervisor, task: Task) -> None:
         self._supervisor = supervisor
         self._task = task
-        task.owner = weakref.ref(self) if task.explicit else True
+        # With an id of its own there is one handle; without, they are counted: a reference takes 72 bytes.
+        if task.explicit:
+            task.owner = weakref.ref(self)
+        else:
+            task.owner = task.owner + 1 if isinstance(task.owner, int) else 1
 
     def __del__(self) -> None:
         # Appending to a deque takes no lock, so this may run anywhere, even while one is held.
         self._supervisor.orphans.append(self._task)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Handle) and self._task is other._task)
+
+    def __hash__(self) -> int:
+        return id(self._task)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Become the number of the result while a call is pickled (contract E2)."""
@@ -160,14 +169,10 @@ class Handle(Generic[R_co]):
             AttemptTimeout, WorkerCrashed, ...: What befell its last attempt.
             Exception: What the task itself raised, with the worker's traceback as its cause.
         """
-        self.wait(timeout)
-        task = self._task
-        if task.status is Status.SUCCEEDED:
-            return cast("R_co", loads(task.value or b""))
-        error = error_of(task)
-        if error is None:
-            raise InternalError(f"task {task.id!r} is {task.status} without an error; please report this")
-        raise error
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return cast("R_co", loads(self._task.value or b""))
 
     def exception(self, timeout: Duration | None = None) -> BaseException | None:
         """Wait for the task's end and return its error, or None if it succeeded.
@@ -175,8 +180,15 @@ class Handle(Generic[R_co]):
         Raises:
             TimeoutError: The task had not ended in time.
         """
-        self.wait(timeout)
-        return error_of(self._task)
+        task = self._task
+        while True:
+            self.wait(timeout)
+            if task.status is Status.SUCCEEDED:
+                return None
+            error = error_of(task)
+            if error is not None:
+                return error
+            # Replayed in this very moment: it will have another end.
 
     def wait(self, timeout: Duration | None = None) -> None:
         """Wait for the task's end, however it ends.
@@ -249,13 +261,15 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
     with supervisor.lock:
         if not supervisor.listen(task, arrived.put):
             return
+    ended = False
     try:
-        if not supervisor.wait_for(partial(_get, arrived), partial(_has_ended, supervisor, task), timeout_s):
-            raise TimeoutError(f"task {task.id!r} is still {task.status} after {timeout_s:g} s of waiting")
-    except BaseException:
-        with supervisor.lock:
-            supervisor.unlisten(task, arrived.put)
-        raise
+        ended = supervisor.wait_for(partial(_get, arrived), partial(_has_ended, supervisor, task), timeout_s)
+    finally:
+        if not ended:
+            with supervisor.lock:
+                supervisor.unlisten(task, arrived.put)
+    if not ended:
+        raise TimeoutError(f"task {task.id!r} is still {task.status} after {timeout_s:g} s of waiting")
     supervisor.check_alive()
 
 
@@ -263,12 +277,13 @@ def _has_ended(supervisor: Supervisor, task: Task) -> bool:
     return task.status in TERMINAL or supervisor.bug is not None
 
 
-def _get(arrived: "SimpleQueue[Task]", timeout_s: float | None) -> None:
-    """Wait for an arrival; none within the timeout is fine."""
+def _get(arrived: "SimpleQueue[Task]", timeout_s: float | None) -> bool:
+    """Wait for an arrival and return whether there was one."""
     try:
         arrived.get(timeout=timeout_s)
     except Empty:
-        pass
+        return False
+    return True
 
 
 def as_completed(
@@ -330,13 +345,14 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
                 supervisor_of(handle).unlisten(task_of(handle), arrived.put)
 
 
-def _take(arrived: "SimpleQueue[Task]", taken: "list[Task]", timeout_s: float | None) -> None:
+def _take(arrived: "SimpleQueue[Task]", taken: "list[Task]", timeout_s: float | None) -> bool:
     """Wait for an arrival and take it; it must not be put back behind those that came later."""
     try:
         task = arrived.get(timeout=timeout_s)
     except Empty:
-        return
+        return False
     taken.append(task)
+    return True
 
 
 # --- errors ------------------------------------------------------------------------------------
@@ -344,9 +360,9 @@ def _take(arrived: "SimpleQueue[Task]", taken: "list[Task]", timeout_s: float | 
 
 def error_of(task: Task) -> BaseException | None:
     """Return what `result()` raises for a task, a new object; None if there is no error."""
-    if task.status is Status.FAILED:
-        ended = task.ended
-        return _error_of_attempt(task, Ended("lost", 0, 0) if ended is None else ended)
+    ended = task.ended
+    if task.status is Status.FAILED and ended is not None:  # None: it is being replayed
+        return _error_of_attempt(task, ended)
     if task.status is Status.CANCELLED:
         return _error_of_cancellation(task).located(task.id, None)
     return None

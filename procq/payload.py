@@ -87,7 +87,13 @@ def placeholder(standin: object) -> "tuple[object, ...] | None":
 
 def _result_of(number: int) -> object:
     """Rebuild the result that stands at this place; called by pickle in the worker."""
-    return loads(_SESSION.inputs[number])
+    data = _SESSION.inputs[number]
+    if not data:
+        raise LookupError(
+            "an argument is the result of a task that did not succeed; a task that runs all the same (run_if) "
+            "must not take its result: name it in depends_on"
+        )
+    return loads(data)
 
 
 def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = None) -> bytes:

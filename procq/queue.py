@@ -385,7 +385,7 @@ class Queue:
         fresh = {spec: draft for spec, draft in drafts.items() if spec not in self._by_spec}
         resolver = Resolver(self._supervisor, fresh, self._by_spec)
         found = {draft: [resolver.find(source, draft) for source in draft.depends_on] for draft in fresh.values()}
-        known = self._known_tasks(fresh.values())
+        known = self._known_tasks(found)
         now = self._supervisor.engine.now()
         tasks: dict[Draft, Task] = dict(known)
         new: list[Task] = []
@@ -398,15 +398,18 @@ class Queue:
         handles = {spec: self._handle_of(tasks[draft]) for spec, draft in fresh.items()}
         return new, handles
 
-    def _known_tasks(self, drafts: Iterable[Draft]) -> dict[Draft, Task]:
+    def _known_tasks(self, found: Mapping[Draft, Sequence[Task | Draft]]) -> dict[Draft, Task]:
         """Find drafts that are known tasks under the same id (contract C4).
+
+        Args:
+            found: Drafts, with what each depends on, its inputs first.
 
         Raises:
             DuplicateTaskError: An id belongs to another task, or two of the batch share one.
         """
         known: dict[Draft, Task] = {}
         first: dict[str, Draft] = {}
-        for draft in drafts:
+        for draft, needs in found.items():
             if draft.id is None:
                 continue
             twin = first.setdefault(draft.id, draft)
@@ -414,7 +417,7 @@ class Queue:
                 raise DuplicateTaskError(draft.id, "another task of the same submit")
             task = self._supervisor.scheduler.tasks.get(draft.id)
             if task is not None:
-                if not _is_same(task, draft):
+                if not _is_same(task, draft, needs[: len(draft.inputs)]):
                     raise DuplicateTaskError(draft.id, f"another task of type {task.type!r} ({task.status})")
                 known[draft] = task
         return known
@@ -613,7 +616,8 @@ class Results(Generic[R]):
         self._ordered = ordered
         self._window = window
         self._timeout_s = timeout_s
-        self._in_flight: deque[Handle[R]] = deque()
+        #: what was read and not yet taken, in order; an error in the place of an item that has no task
+        self._in_flight: deque[Handle[R] | Exception] = deque()
 
     def __iter__(self) -> "Results[R]":
         return self
@@ -622,33 +626,45 @@ class Results(Generic[R]):
         self._fill()
         if not self._in_flight:
             raise StopIteration
+        first = self._in_flight[0]
+        if isinstance(first, Exception):
+            self._in_flight.popleft()
+            raise first
         if self._ordered:
-            handle = self._in_flight[0]
+            handle = first
             handle.wait(self._timeout_s)
         else:
-            handle = next(as_completed(self._in_flight, self._timeout_s))
+            handle = next(as_completed(self._handles(), self._timeout_s))
         self._in_flight.remove(handle)
         return handle.result()
+
+    def _handles(self) -> list[Handle[R]]:
+        """Return the tasks in flight, in order."""
+        return [handle for handle in self._in_flight if isinstance(handle, Handle)]
 
     def _fill(self) -> None:
         """Submit items while there is room in flight."""
         while len(self._in_flight) < self._window:
-            item = next(self._items, None)
-            if item is None:
-                return
-            self._in_flight.append(self._queue.submit(self._fn, *item))
+            try:
+                item = next(self._items, None)
+                if item is None:
+                    return
+                self._in_flight.append(self._queue.submit(self._fn, *item))
+            except Exception as error:  # noqa: BLE001 - the input's own, or a refusal: raised in its place
+                self._in_flight.append(error)
 
     def close(self) -> None:
         """Cancel what was not taken, and read no more items."""
         self._items = iter(())
-        while self._in_flight:
-            self._in_flight.pop().cancel()
+        for handle in reversed(self._handles()):
+            handle.cancel()
+        self._in_flight.clear()
 
     def __del__(self) -> None:
-        if getattr(self, "_in_flight", None):
-            self._items = iter(())
+        handles = self._handles() if hasattr(self, "_in_flight") else ()
+        if handles:
             # Not here: this may run anywhere, even while the lock is held by this thread.
-            supervisor_of(self._in_flight[0]).cancel_later([task_of(handle) for handle in self._in_flight])
+            supervisor_of(handles[0]).cancel_later([task_of(handle) for handle in handles])
 
 
 # --- values ------------------------------------------------------------------------------------
@@ -661,12 +677,14 @@ def _draw() -> float:
     return random()  # noqa: S311 - jitter needs no secrecy
 
 
-def _is_same(task: Task, draft: Draft) -> bool:
+def _is_same(task: Task, draft: Draft, inputs: Iterable[Task | Draft]) -> bool:
     """Whether a known task is what a draft describes (contract C4)."""
     rules = task.rules
     return (
         task.type == draft.type
         and task.payload == draft.payload
+        # In the payload a result is but a number.
+        and task.input_ids == tuple(given.id for given in inputs)
         and isinstance(rules, Options)
         and rules.same_as(draft.options)
     )

@@ -191,6 +191,11 @@ class Supervisor:
     ) -> bool:
         """Wait until something is done, running attempts here if the engine has no thread.
 
+        Args:
+            wait: Sleeps for so long, or until it is done; returns whether it is.
+            done: Whether it is done.
+            timeout_s: The longest wait; None: without end.
+
         Returns:
             Whether it is done; False: `timeout_s` has passed.
 
@@ -199,8 +204,8 @@ class Supervisor:
         """
         engine = self.engine
         if not engine.manual:
-            wait(timeout_s)
-            return done()
+            # What came counts, even if a replay has undone it before this thread could look.
+            return bool(wait(timeout_s)) or done()
         until = None if timeout_s is None else engine.now() + timeout_s
         while not done():
             if not engine.step(until):
@@ -564,10 +569,15 @@ class Supervisor:
                     listener(task)  # type: ignore[operator]  # opaque to the core; written by `listen` alone
 
     def _disown_orphans(self) -> None:
-        """Let go of the tasks whose handles have gone."""
+        """Let go of the tasks whose last handle has gone."""
         orphans = self.orphans
         while orphans:
-            self.scheduler.disown(orphans.popleft())
+            task = orphans.popleft()
+            owner = task.owner
+            if isinstance(owner, int) and owner > 1:
+                task.owner = owner - 1
+            elif not isinstance(owner, weakref.ref) or owner() is None:
+                self.scheduler.disown(task)
 
     def waiting(self) -> int:
         """Return how many tasks wait; the lock need not be held for a rough answer."""

@@ -496,6 +496,7 @@ class Scheduler:
             dependent.unmet += 1
         task.dependents = again or None
         self.open += 1
+        self.open_bytes += len(task.payload)
         self.counts[task.status] -= 1
         self.counts[Status.BLOCKED] += 1
         task.status = Status.BLOCKED
@@ -591,6 +592,8 @@ class Scheduler:
         for status, number in members.items():
             assert self.counts[status] == number, f"{status}: counted {self.counts[status]}, held {number}"
         assert self.open == sum(members.values()), "open tasks miscounted"
+        held_bytes = sum(len(task.payload) for task in self.tasks.values() if task.status not in TERMINAL)
+        assert self.open_bytes == held_bytes, f"counted {self.open_bytes} bytes, held {held_bytes}"
         for task in blocked:
             waits_for = [dep for dep in task.depends_on if dep.status not in TERMINAL]
             assert task.unmet == len(waits_for) > 0, f"{task} waits for {task.unmet}, not {len(waits_for)}"

@@ -87,8 +87,8 @@ class Task:
 
     __slots__ = (
         "cause", "cut", "dependents", "depends_on", "due", "ended", "entry", "expires_at", "explicit", "failures",
-        "fence", "first_started_at", "history", "id", "inputs", "listeners", "origin", "owner", "payload", "rank",
-        "rules", "seq", "started_at", "status", "submitted_at", "type", "unmet", "value",
+        "fence", "first_started_at", "history", "id", "input_ids", "inputs", "listeners", "origin", "owner",
+        "payload", "rank", "rules", "seq", "started_at", "status", "submitted_at", "type", "unmet", "value",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +114,8 @@ class Task:
         self.depends_on = depends_on
         #: those of them whose results are arguments, by number
         self.inputs = inputs
+        #: their ids, where the task may be compared with one submitted again (C4)
+        self.input_ids = tuple(task.id for task in inputs) if explicit else ()
         #: the instant before which it does not start; None: at once
         self.due = due
         #: it must have started before this instant; None: no such bound

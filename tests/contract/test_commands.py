@@ -1,11 +1,12 @@
 """Cancelling, forgetting, dead letters, replay, a look at the queue (contract F3, F5 to F8)."""
 
 import gc
+import threading
 from typing import Any
 
 import pytest
 from tests.contract import tasks
-from tests.contract.drivers import Driver
+from tests.contract.drivers import BACKGROUND, Driver
 from tests.contract.log import Log
 
 import procq
@@ -149,6 +150,38 @@ def test_F5_a_task_whose_handle_goes_first_runs_and_is_forgotten_then(driver: Dr
 
     assert log.lines == ["ran"]
     assert not known(queue, task_id)
+
+
+def test_F5_asking_by_its_id_does_not_shorten_the_life_of_a_task(driver: Driver) -> None:
+    queue = driver.started()
+    handle = queue.submit(tasks.echo, 1)
+    assert queue.wait(handle.id).value == 1
+    gc.collect()
+    queue.submit(tasks.echo, 2).wait()
+
+    assert queue.wait(handle.id).value == 1
+    assert queue.handle(handle.id) == handle
+
+
+def test_F5_a_handle_that_was_asked_for_is_one_as_good_as_the_first(driver: Driver) -> None:
+    queue = driver.started()
+    first = queue.submit(tasks.echo, 1)
+    second = queue.handle(first.id)
+    del first
+    gc.collect()
+    queue.submit(tasks.echo, 2).wait()
+
+    assert queue.wait(second.id).value == 1
+
+
+def test_F5_there_is_one_handle_for_an_id_as_long_as_it_is_held(driver: Driver) -> None:
+    queue = driver.started()
+    queue.submit(procq.task(tasks.echo, id="kept").spec(1)).wait()
+    handle = queue.handle("kept")
+    gc.collect()
+    queue.submit(tasks.echo, 2).wait()
+
+    assert queue.handle("kept") is handle
 
 
 def test_F5_a_million_results_do_not_pile_up(driver: Driver) -> None:
@@ -413,6 +446,29 @@ def test_F7_who_waited_once_may_wait_again_after_a_replay(driver: Driver, log: L
     queue.shutdown()
 
     assert statuses == [Status.SUCCEEDED]
+
+
+def test_F7_who_waits_is_told_an_end_however_soon_the_task_is_replayed(driver: Driver) -> None:
+    driver.needs(BACKGROUND)
+    queue = driver.started()
+    handle = queue.submit(tasks.fail)
+    done = threading.Event()
+    replays = 0
+
+    def replay(ended: "procq.Handle[None]") -> None:
+        nonlocal replays
+        replays += queue.replay(ended)
+        if replays < 500:
+            ended.add_done_callback(replay)
+        else:
+            done.set()
+
+    handle.add_done_callback(replay)
+    while not done.is_set():
+        with pytest.raises(ValueError, match="bad input"):
+            handle.result()
+        assert isinstance(handle.exception(20), ValueError)
+        queue.wait(handle)
 
 
 def test_F7_replay_keeps_the_priority(driver: Driver, log: Log) -> None:

@@ -308,6 +308,17 @@ def test_E4_run_if_says_after_which_ends_a_task_runs(
     assert second.status is (Status.SUCCEEDED if runs else Status.CANCELLED)
 
 
+@pytest.mark.parametrize("run_if", ["done", "failure"])
+def test_E4_a_task_that_runs_after_a_failure_has_no_result_for_an_argument(driver: Driver, run_if: str) -> None:
+    queue = driver.started()
+    bad = queue.submit(tasks.fail)
+
+    handle = queue.submit(procq.task(tasks.echo, run_if=run_if).spec([bad]))
+
+    with pytest.raises(errors.RemoteError, match=r"did not succeed.*depends_on"):
+        handle.result()
+
+
 def test_E4_not_needed_is_no_failure(driver: Driver) -> None:
     queue = driver.started()
     first = queue.submit(tasks.echo, 1)

@@ -164,6 +164,15 @@ def test_C1_a_list_is_checked_whole_before_any_of_it_is_accepted(driver: Driver)
         queue.handle(good)
 
 
+@pytest.mark.parametrize("wrong", [3, [1], {}, tasks.add, tasks.decorated, None])
+def test_C1_a_list_of_what_is_no_spec_is_refused(driver: Driver, wrong: Any) -> None:  # noqa: ANN401 - anything
+    queue = driver.queue()
+
+    with pytest.raises(errors.UsageError, match="expected a TaskSpec"):
+        queue.submit_many([tasks.decorated.spec(1), wrong])
+    assert not any(queue.stats().counts.values())
+
+
 def test_C1_an_iterable_is_read_only_as_there_is_room(driver: Driver) -> None:
     queue = driver.started(max_pending=2)
     most_waiting = 0
@@ -396,6 +405,19 @@ def test_C4_another_spec_under_a_used_id_is_refused(driver: Driver, other: TaskS
     assert waiting(queue) == 1
 
 
+def test_C4_a_spec_with_another_result_for_an_argument_is_another_spec(driver: Driver) -> None:
+    """What is pickled is the same: a result is known in it by its number alone."""
+    queue = driver.started()
+    one, two = queue.submit(tasks.echo, 1), queue.submit(tasks.echo, 2)
+    echo = procq.task(tasks.echo, id="once")
+    first = queue.submit(echo.spec(one))
+    assert first.result() == 1
+
+    assert queue.submit(echo.spec(one)) is first
+    with pytest.raises(errors.DuplicateTaskError, match="'once'"):
+        queue.submit(echo.spec(two))
+
+
 def test_C4_two_of_a_list_that_share_an_id_are_refused_whole(driver: Driver) -> None:
     queue = driver.queue()
     one, two = (procq.task(tasks.echo, id="once").spec(number) for number in (1, 2))
@@ -583,6 +605,20 @@ def test_C6_bytes_are_bounded_too(driver: Driver) -> None:
     first.wait()
     small.wait()
     assert queue.submit(procq.task(tasks.echo).spec(b"x" * 8000), block=False).result() == b"x" * 8000
+
+
+def test_C6_a_task_that_was_replayed_counts_again(driver: Driver) -> None:
+    queue = driver.started(max_pending_bytes="10kB")
+    handle = queue.submit(procq.task(tasks.fail).spec("x" * 8000))
+    for _ in range(3):
+        handle.wait()
+        queue.replay(handle)
+    handle.wait()
+    queue.pause()
+    queue.submit(tasks.echo, b"x" * 8000)
+
+    with pytest.raises(errors.QueueFullError):
+        queue.submit(procq.task(tasks.echo).spec(b"x" * 8000), block=False)
 
 
 def test_C6_a_task_larger_than_the_bound_is_taken_alone(driver: Driver) -> None:

@@ -171,6 +171,15 @@ def test_F2_as_completed_yields_a_handle_once(driver: Driver) -> None:
     assert list(as_completed([handle, handle])) == [handle]
 
 
+def test_F2_as_completed_takes_two_handles_of_one_task_for_one(driver: Driver) -> None:
+    queue = driver.started()
+    handle = queue.submit(tasks.echo, 1)
+    other = queue.handle(handle.id)
+
+    assert list(as_completed([handle, other])) == [handle]
+    assert len({handle, other}) == 1
+
+
 def test_F2_as_completed_of_nothing_ends_at_once(driver: Driver) -> None:
     driver.started()
 
@@ -338,15 +347,44 @@ def only_the_first(number: int) -> int:
     return number
 
 
-def test_F2_an_error_of_the_input_reaches_the_caller(driver: Driver) -> None:
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+def test_F2_an_error_of_the_input_comes_after_what_was_read_before_it(driver: Driver, ordered: bool) -> None:  # noqa: FBT001
     def broken() -> Iterator[int]:
         yield 1
         raise LookupError("no more lines")
 
-    results = driver.started().map(tasks.echo, broken(), buffersize=1)
+    results = driver.started().map(tasks.echo, broken(), ordered=ordered)
 
     assert next(results) == 1
     with pytest.raises(LookupError, match="no more lines"):
+        next(results)
+    with pytest.raises(StopIteration):
+        next(results)
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+def test_F2_an_item_that_cannot_be_sent_is_told_in_its_place(driver: Driver, ordered: bool) -> None:  # noqa: FBT001
+    results = driver.started().map(tasks.echo, [1, threading.Lock(), 3], ordered=ordered)
+    seen: list[object] = []
+
+    for _ in range(3):
+        try:
+            seen.append(next(results))
+        except errors.PayloadError as error:
+            seen.append(type(error))
+
+    assert seen == [1, errors.PayloadError, 3] if ordered else set(seen) == {1, errors.PayloadError, 3}
+    assert list(results) == []
+
+
+def test_F2_what_a_map_has_submitted_can_be_had_after_a_shutdown(driver: Driver) -> None:
+    queue = driver.started()
+    results = queue.map(tasks.echo, range(9), buffersize=3)
+    assert next(results) == 0
+    queue.shutdown()
+
+    assert [next(results), next(results)] == [1, 2]
+    with pytest.raises(errors.QueueClosedError):
         next(results)
 
 
