@@ -82,14 +82,14 @@ class Intake:
         Raises:
             UsageError: As `Queue.submit`.
         """
-        batch = _with_needs([spec], self._made.__contains__)
-        if any(need in self._held for one in batch for need in _needs(one)):
-            self._held |= dict.fromkeys(batch)
-            return
-        try:
-            self._submit(batch)
-        except UnknownDependencyError:
-            self._held |= dict.fromkeys(batch)
+        for one in _with_needs([spec], self._made.__contains__):
+            if any(need in self._held for need in _needs(one)):
+                self._held[one] = None
+                continue
+            try:
+                self._submit([one])
+            except UnknownDependencyError:
+                self._held[one] = None
 
     def finish(self) -> None:
         """Submit what was held, now that every name is known.

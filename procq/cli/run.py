@@ -28,7 +28,7 @@ from procq.cli.terminal import Terminal, standard_error
 from procq.core.states import Status
 from procq.engine.local.machine import usable_cpus
 from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
-from procq.handle import Handle, task_of
+from procq.handle import Handle, supervisor_of, task_of
 from procq.queue import Queue
 from procq.spec import TaskSpec
 from procq.supervisor import ShutdownReport
@@ -199,6 +199,7 @@ class _Run:
                 # At once, if the loop itself broke; otherwise all has ended already.
                 self._queue.shutdown(timeout=0, mode="kill")
             made.stop()
+            self._check_alive()
             self._collect()
             self._progress.end()
             code = self._close(report)
@@ -264,6 +265,8 @@ class _Run:
             return
         if self._producer is not None:
             self._producer.stop()
+        # What is said must be true at once, and the shutdown below begins in another thread.
+        self._queue.pause()
         self._say_stopping(step)
         match step:
             case Step.FINISH:
@@ -290,6 +293,16 @@ class _Run:
             self.inbox.put(Stopped(None, error))
         else:
             self.inbox.put(Stopped(report))
+
+    def _check_alive(self) -> None:
+        """Refuse to judge a run whose queue broke under it.
+
+        Raises:
+            InternalError: The supervisor's thread failed.
+        """
+        for handle, _ in self._open.values():
+            supervisor_of(handle).check_alive()
+            return
 
     # --- tasks that ended ----------------------------------------------------------------------
 

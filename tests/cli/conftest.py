@@ -1,39 +1,17 @@
 """What the command line's tests share: jobs files in a folder of their own, and the command itself."""
 
-import os
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from tests.support.command import Finished, python
 
 from procq import loader
 
-ROOT = Path(__file__).parents[2]
-#: Far more than any command here takes; a hung one fails its test, not the session.
-LIMIT_S = 30
-
-
-class Finished(NamedTuple):
-    """A command that ended."""
-
-    code: int
-    out: str
-    err: str
-
-
 Run = Callable[..., Finished]
 Write = Callable[..., Path]
-
-
-def child_environment() -> dict[str, str]:
-    """Return the environment for a command: this tree's procq, and nothing that colours."""
-    hidden = {"NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"}
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    return kept | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "TERM": "xterm", "COLUMNS": "200"}
 
 
 @pytest.fixture
@@ -57,21 +35,6 @@ def procq(tmp_path: Path) -> Run:
         return python(tmp_path, "-m", "procq", *arguments, **environment)
 
     return run
-
-
-def python(cwd: Path, *arguments: str, **environment: str) -> Finished:
-    """Run this interpreter in a folder, its streams in pipes, to its end."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env=child_environment() | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    return Finished(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture

@@ -1,0 +1,654 @@
+"""`procq run` as people see it through pipes: exit codes, messages, streams, and what is written where."""
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.command import Finished, python
+
+from procq.cli import console
+
+pytestmark = pytest.mark.processes
+
+Run = Callable[..., Finished]
+Write = Callable[..., Path]
+
+JOBS = """
+import os, time
+from pathlib import Path
+from procq import Permanent, task
+
+HERE = Path(__file__).parent
+
+@task
+def square(x):
+    return x * x
+
+@task
+def fail(x):
+    raise ValueError(f"no luck with {x}")
+
+@task(max_attempts=2)
+def flaky(x):
+    seen = HERE / f"seen-{x}"
+    if not seen.exists():
+        seen.touch()
+        raise OSError("not yet")
+    return x
+
+@task
+def careless(x):
+    seen = HERE / f"seen-{x}"
+    if not seen.exists():
+        seen.touch()
+        raise OSError("not yet")
+
+@task
+def total(xs):
+    return sum(xs)
+
+@task
+def sleep(seconds):
+    time.sleep(seconds)
+
+@task
+def crash():
+    os._exit(3)
+
+@task(run_if="failure")
+def alert(x): ...
+
+def good(): return [total.spec([square.spec(x).out for x in range(4)])]
+def retried(): return [flaky.spec(1), square.spec(2)]
+def reckless(): return [careless.spec(1)]
+def bad():
+    first = fail.spec("x")
+    return [square.spec(1), first, total.spec([first]), total.spec([total.spec([first])])]
+def many_bad():
+    for x in range(300):
+        yield fail.spec(x)
+def lazily():
+    for x in range(50):
+        yield square.spec(x)
+def fail_first():
+    yield fail.spec("x")
+    for x in range(1000):
+        yield sleep.spec(0.02)
+def long(): return [sleep.spec(60) for _ in range(4)]
+def crashes(): return [crash.spec()]
+def unneeded(): return [alert.spec(square.spec(1))]
+def empty(): return []
+def empty_too(): yield from ()
+def with_parameters(day, width: int = 3): return [square.spec(width)]
+
+def not_a_task(): return [square.spec(1), 17]
+def yields_no_task():
+    yield square.spec(1)
+    yield square(2)
+def the_function(): return [square]
+def nothing(): square.spec(1)
+def one(): return square.spec(1)
+def raises(): raise KeyError("shop")
+def raises_late():
+    yield square.spec(1)
+    raise KeyError("shop")
+def leaves(): raise SystemExit(0)
+def wrong_arguments(): return [square.spec(y=1)]
+def wrong_option(): return [square.using(max_attempts=0).spec(1)]
+def wrong_duration(): return [square.using(timeout="5 minuts").spec(1)]
+def unpicklable(): return [square.spec(1), square.spec((x for x in ()))]
+def cycle():
+    return [square.using(id="a", depends_on=["b"]).spec(1), square.using(id="b", depends_on=["a"]).spec(1)]
+def unknown():
+    return [square.using(id="clean/ber").spec(1), square.using(id="report", depends_on=["cleen/ber"]).spec(1)]
+def unknown_late():
+    yield square.spec(1)
+    yield square.using(id="report", depends_on=["nobody"]).spec(1)
+def twice(): return [square.using(id="same").spec(1), square.using(id="same").spec(2)]
+def handler():
+    from procq import TaskSpec
+    return [TaskSpec(type="resize", payload=1)]
+
+import procq
+@procq.jobs(limits={"sleep": 1}, workers=1)
+def carried(): return [square.spec(1)]
+def carried_badly(): return [square.spec(1)]
+procq.jobs(limit=3)(carried_badly)
+def carried_wrongly(): return [square.spec(1)]
+procq.jobs(limits={"sleep": 0})(carried_wrongly)
+"""
+
+
+@pytest.fixture
+def run(write: Write, procq: Run) -> Run:
+    """Run an entry of the jobs file above."""
+    write(JOBS)
+
+    def run_entry(entry: str, *flags: str, **environment: str) -> Finished:
+        return procq("run", f"jobs.py:{entry}", "-j2", *flags, **environment)
+
+    return run_entry
+
+
+@pytest.fixture
+def here(
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fresh_loader: None,
+) -> Run:
+    """Run an entry of the jobs file above in this very process, where no worker is needed: 20 times as fast."""
+    assert fresh_loader is None, "a fixture for its effect"
+    write(JOBS)
+    monkeypatch.chdir(tmp_path)
+
+    def run_entry(entry: str, *flags: str) -> Finished:
+        code = console(["run", f"jobs.py:{entry}", "-j2", *flags])
+        return Finished(code, *capsys.readouterr())
+
+    return run_entry
+
+
+def first_error(done: Finished) -> str:
+    """Return what was wrong, and check that it was said as errors are said."""
+    (line,) = [line for line in done.err.splitlines() if line.startswith("procq: error: ")]
+    assert "Traceback" not in done.err
+    return line.removeprefix("procq: error: ")
+
+
+# --- the table of exit codes (UX 3.3) -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "flags", "code"),
+    [
+        ("good", [], 0),
+        ("lazily", [], 0),
+        ("retried", [], 0),
+        ("reckless", ["--max-attempts=2"], 0),
+        ("unneeded", [], 0),
+        ("bad", [], 1),
+        ("many_bad", [], 1),
+        ("crashes", [], 1),
+        ("fail_first", ["-x"], 1),
+        ("good", ["--nope"], 2),
+        ("good", ["-j0"], 2),
+        ("good", ["--timeout=5 minuts"], 2),
+        ("good", ["-p", "day=1"], 2),
+        ("with_parameters", [], 2),
+        ("with_parameters", ["-p", "day=1", "-p", "width=wide"], 2),
+        ("good", ["--results=no/such/folder/r.jsonl"], 2),
+        ("no_such_entry", [], 3),
+        ("cycle", [], 3),
+        ("unknown", [], 3),
+        ("unpicklable", [], 3),
+        ("not_a_task", [], 3),
+        ("raises", [], 3),
+        ("long", ["--deadline=300ms", "--kill-grace=100ms"], 4),
+        ("empty", [], 5),
+        ("empty_too", [], 5),
+        ("empty", ["--allow-empty"], 0),
+        ("empty_too", ["--allow-empty"], 0),
+    ],
+)
+def test_the_exit_code_is_as_documented(run: Run, entry: str, flags: list[str], code: int) -> None:
+    done = run(entry, *flags)
+
+    assert done.code == code, done.err
+
+
+def test_a_missing_command_is_code_2(procq: Run) -> None:
+    assert procq().code == 2
+    assert procq("rnu").code == 2
+
+
+def test_a_missing_file_is_code_3(procq: Run) -> None:
+    assert procq("run", "no.py").code == 3
+
+
+def test_a_file_that_does_not_load_is_code_3(write: Write, procq: Run) -> None:
+    write("import no_such_module_at_all")
+
+    assert procq("run", "jobs.py").code == 3
+
+
+def test_help_and_version_are_code_0_and_go_to_stdout(procq: Run) -> None:
+    for arguments in (["--help"], ["run", "--help"], ["version"], ["--version"]):
+        done = procq(*arguments)
+        assert (done.code, done.err) == (0, "")
+        assert "procq" in done.out
+
+
+def test_every_exit_code_is_in_the_help(procq: Run) -> None:
+    text = procq("run", "--help").out
+
+    for code in range(6):
+        assert re.search(rf"^  {code}  ", text, re.MULTILINE)
+
+
+# --- streams (UX 3.4) ---------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_well_says_two_lines_and_nothing_on_stdout(run: Run) -> None:
+    done = run("good")
+
+    assert done.out == ""
+    first, last = done.err.splitlines()
+    assert first == "procq run jobs.py:good  2 workers"
+    assert re.fullmatch(r"ok in \S+: 5 ok", last)
+
+
+@pytest.mark.parametrize("entry", ["good", "bad", "many_bad", "crashes", "cycle", "no_such_entry"])
+def test_pipes_get_whole_lines_without_escapes(run: Run, entry: str) -> None:
+    done = run(entry, "--interval=1ms")
+
+    assert not re.search(r"[\r\x1b]", done.out + done.err)
+    assert done.err.endswith("\n")
+
+
+def test_colour_can_be_forced_into_a_pipe(run: Run) -> None:
+    assert "\x1b[32mok\x1b[0m in" in run("good", "--color=always").err
+    assert "\x1b[" in run("good", FORCE_COLOR="1").err
+    assert "\x1b[" not in run("good", FORCE_COLOR="1", NO_COLOR="1").err
+
+
+def test_what_a_task_raises_cannot_steer_the_terminal(write: Write, procq: Run) -> None:
+    write(r"""
+        from procq import task
+        @task
+        def nasty(x): raise ValueError("\x1b[2J" + x + "\r\nprocq: error: forged")
+        def jobs(): return [nasty.spec("\x1b[31m")]
+    """)
+
+    done = procq("run", "jobs.py")
+
+    assert done.code == 1
+    assert not re.search(r"[\r\x1b]", done.err)
+    assert not re.search(r"^procq: error", done.err, re.MULTILINE)
+
+
+def test_plain_progress_is_a_line_now_and_then(write: Write, procq: Run) -> None:
+    write("""
+        import time
+        from procq import task
+        @task
+        def sleep(): time.sleep(0.2)
+        def jobs(): return [sleep.spec()]
+    """)
+
+    done = procq("run", "jobs.py", "-j1", "--interval=20ms")
+
+    assert re.search(r"^0/1 done  1 running  \d+ms$", done.err, re.MULTILINE)
+
+
+def test_progress_can_be_off(run: Run) -> None:
+    assert "done" not in run("good", "--progress=off", "--interval=1ms").err
+
+
+def test_quiet_says_nothing_when_all_goes_well(run: Run) -> None:
+    done = run("good", "-q")
+
+    assert (done.out, done.err) == ("", "")
+
+
+def test_quiet_still_names_what_failed(run: Run) -> None:
+    lines = run("bad", "-q").err.splitlines()
+
+    assert lines[0].startswith("FAILED in ")
+    assert lines[1].startswith("  failed   fail(x='x')  ValueError: no luck with x")
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+def test_the_closing_block_names_each_failed_task_its_error_and_its_line(run: Run) -> None:
+    done = run("bad")
+
+    line = JOBS.splitlines().index('    raise ValueError(f"no luck with {x}")') + 1
+    closing = done.err[done.err.index("FAILED in") :].splitlines()
+    assert re.fullmatch(r"FAILED in \S+: 1 ok, 1 failed, 3 skipped, 0 cancelled", closing[0])
+    assert closing[1:] == [
+        f"  failed   fail(x='x')  ValueError: no luck with x   jobs.py:{line}",
+        "  skipped  3 tasks after fail(x='x')",
+    ]
+
+
+def test_a_failure_is_shown_as_it_happens_with_its_traceback(run: Run) -> None:
+    lines = run("bad").err.splitlines()
+
+    line = JOBS.splitlines().index('    raise ValueError(f"no luck with {x}")') + 1
+    shown = lines.index(f"x failed  fail(x='x')  attempt 1/1  ValueError: no luck with x   jobs.py:{line}")
+    assert lines[shown + 1] == "    Traceback (most recent call last):"
+    assert "procq" not in "".join(lines[shown + 2 : shown + 4]).replace("procq_jobs", "")
+
+
+def test_all_attempts_are_told(run: Run) -> None:
+    assert "fail(x='x')  2 attempts  ValueError" in run("bad", "--max-attempts=2").err
+    assert re.search(r"ok in \S+: 2 ok \(1 after retries\)", run("retried").err)
+
+
+def test_a_crash_says_how_and_where(run: Run) -> None:
+    done = run("crashes")
+
+    line = JOBS.splitlines().index("def crash():")
+    assert re.search(rf"  failed   crash\(\)  WorkerCrashed: .*3.*   jobs\.py:{line}$", done.err, re.MULTILINE)
+
+
+def test_a_timeout_from_the_command_line_is_for_tasks_that_do_not_say(run: Run) -> None:
+    done = run("long", "-x", "--timeout=200ms", "--kill-grace=100ms")
+
+    assert done.code == 1
+    assert "AttemptTimeout" in done.err
+
+
+def test_x_stops_at_the_first_failure(run: Run) -> None:
+    done = run("fail_first", "-x")
+
+    assert re.search(r"^-x: finishing ", done.err, re.MULTILINE)
+    counts = re.search(r"FAILED in \S+: (\d+) ok, 1 failed, 0 skipped, (\d+) cancelled", done.err)
+    assert counts is not None, done.err
+    assert int(counts[1]) < 1000
+
+
+def test_going_on_after_failures_is_the_default(run: Run) -> None:
+    assert ", 300 failed," in run("many_bad").err
+    assert ", 300 failed," in run("many_bad", "-k").err
+
+
+def test_the_deadline_names_itself(run: Run) -> None:
+    done = run("long", "--deadline=300ms", "--kill-grace=100ms")
+
+    assert "deadline reached: stopping 2 running tasks" in done.err
+    assert re.search(
+        r"^stopped at the deadline after \S+: 0 ok, 0 failed, 0 skipped, 4 cancelled$", done.err, re.MULTILINE
+    )
+
+
+def test_a_deadline_that_was_not_needed_changes_nothing(run: Run) -> None:
+    assert run("good", "--deadline=1h").code == 0
+
+
+# --- messages (UX 3.8) --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "hint"),
+    [
+        ("nightly", "jobs.py has no function called 'nightly'", "candidates `good`, `retried`"),
+        ("god", "jobs.py has no function called 'god'", "did you mean `good`? procq run jobs.py:good"),
+        ("square", "square in jobs.py is a task function, not an entry", "square.spec(...)"),
+        ("not_a_task", "not_a_task() returned int (item 2), expected a TaskSpec", "my_task.spec(x), not my_task(x)"),
+        ("yields_no_task", "yields_no_task() yielded int (item 2), expected a TaskSpec", "my_task.spec(x)"),
+        (
+            "the_function",
+            "the_function() returned the task function square (item 1), expected a TaskSpec",
+            "square.spec",
+        ),
+        ("nothing", "nothing() returned None, expected tasks", "yield my_task.spec(x)"),
+        ("one", "one() returned one TaskSpec, expected a list", "return [spec]"),
+        ("raises", "raises() failed: KeyError: 'shop'", ""),
+        ("raises_late", "raises_late() failed: KeyError: 'shop'", ""),
+        ("leaves", "leaves() failed: SystemExit: 0", ""),
+        ("wrong_arguments", "square() ", ""),
+        ("wrong_option", "max_attempts=0: must be at least 1", ""),
+        ("wrong_duration", "timeout='5 minuts': can't read this duration", ""),
+        ("cycle", "dependency cycle: a -> b -> a", "remove one of these dependencies"),
+        ("unknown", "report needs 'cleen/ber', which no task has; the closest id is 'clean/ber'", ""),
+        ("unknown_late", "report needs 'nobody', which no task has", ""),
+        ("twice", "id 'same' is already used", ""),
+        ("handler", "no handler for type 'resize'", ""),
+        ("carried_badly", "@procq.jobs of carried_badly(): ", "it takes the parameters of procq.Queue"),
+        ("carried_wrongly", "@procq.jobs of carried_wrongly(): limits['sleep']=0", ""),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_clear_message(here: Run, entry: str, error: str, hint: str) -> None:
+    done = here(entry)
+
+    assert done.code == 3
+    assert first_error(done).startswith(error)
+    assert hint in done.err
+
+
+@pytest.mark.parametrize("entry", ["raises", "raises_late", "wrong_arguments", "wrong_option"])
+def test_a_mistake_in_the_entry_is_told_with_its_line(here: Run, entry: str) -> None:
+    lines = JOBS.splitlines()
+    there = next(number for number, line in enumerate(lines) if line.startswith(f"def {entry}()"))
+    line = there + 3 if entry == "raises_late" else there + 1
+
+    assert f"\n  jobs.py:{line}  " in here(entry).err
+
+
+@pytest.mark.parametrize("entry", ["not_a_task", "cycle", "unknown", "unpicklable", "twice", "handler"])
+def test_nothing_is_started_when_the_file_is_refused(here: Run, entry: str) -> None:
+    done = here(entry)
+
+    assert done.err.startswith("procq: error: ")
+
+
+def test_a_payload_is_refused_with_its_path(here: Run) -> None:
+    error = first_error(here("unpicklable"))
+
+    assert "argument 'x' of square" in error
+    assert "generator" in error
+
+
+def test_what_was_yielded_before_a_mistake_is_finished_and_told(run: Run) -> None:
+    done = run("raises_late")
+
+    assert re.search(r"^FAILED in \S+: [01] ok, 0 failed, 0 skipped, [01] cancelled$", done.err, re.MULTILINE)
+    assert done.err.splitlines()[-2].startswith("procq: error: raises_late() failed")
+
+
+def test_a_payload_that_cannot_be_pickled_after_tasks_ran_is_a_failure(write: Write, procq: Run) -> None:
+    write("""
+        from procq import task
+        @task
+        def f(x): ...
+        def jobs():
+            yield f.spec(1)
+            yield f.spec(x for x in ())
+    """)
+
+    assert procq("run", "jobs.py").code == 1
+
+
+def test_main_reached_while_loading_is_told(write: Write, procq: Run) -> None:
+    write("from procq import main\ndef jobs(): return []\nmain(jobs)\n")
+
+    done = procq("run", "jobs.py")
+
+    assert done.code == 3
+    assert first_error(done) == "procq.main() was reached while jobs.py was being loaded"
+    assert 'hint: put it under if __name__ == "__main__"' in done.err
+
+
+def test_missing_parameters_are_told(here: Run) -> None:
+    done = here("with_parameters")
+
+    assert first_error(done) == "with_parameters needs -p day=STR"
+    assert "width=INT (default 3)" in done.err
+
+
+# --- queue parameters, modules, results ---------------------------------------------------------
+
+
+def test_the_mark_carries_queue_parameters_and_flags_win(run: Run, procq: Run) -> None:
+    assert "  1 worker\n" in procq("run", "jobs.py:carried").err
+    assert "  2 workers\n" in run("carried").err
+
+
+def test_a_module_is_run_by_its_name(write: Write, procq: Run) -> None:
+    write("from procq import task\n@task\ndef f(): ...\ndef nightly(): return [f.spec()]\n", "shop/etl.py")
+
+    done = procq("run", "-m", "shop.etl:nightly", "-j1")
+
+    assert done.code == 0, done.err
+    assert done.err.startswith("procq run -m shop.etl:nightly  1 worker\n")
+
+
+def test_a_module_beside_the_jobs_file_is_found_by_workers(write: Write, procq: Run, tmp_path: Path) -> None:
+    write("def double(x): return 2 * x", "sub/helper.py")
+    write(
+        "import helper\nfrom procq import task\n@task\ndef f(x): return helper.double(x)\n"
+        "def jobs(): return [f.spec(3)]\n",
+        "sub/jobs.py",
+    )
+
+    done = procq("run", "sub/jobs.py", "--results=out.jsonl")
+
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "out.jsonl").read_text())["value"] == 6
+
+
+def test_a_lock_in_the_module_does_no_harm(write: Write, procq: Run) -> None:
+    """By value a decorated function would drag its module's globals along (UX 2.1)."""
+    write("""
+        import threading
+        from procq import task
+        lock = threading.Lock()
+        @task
+        def f():
+            with lock: return 1
+        def jobs(): return [f.spec()]
+    """)
+
+    assert procq("run", "jobs.py").code == 0
+
+
+def test_results_are_one_line_a_task(run: Run, tmp_path: Path) -> None:
+    run("bad", "--results=out.jsonl")
+
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert sorted(row["status"] for row in rows) == ["cancelled", "cancelled", "cancelled", "failed", "succeeded"]
+    assert [row["value"] for row in rows if row["status"] == "succeeded"] == [1]
+    assert [row["error"] for row in rows if row["status"] == "failed"] == ["ValueError: no luck with x"]
+
+
+def test_results_on_stdout_are_the_only_thing_there(run: Run) -> None:
+    done = run("lazily", "--results=-")
+
+    assert sorted(json.loads(line)["value"] for line in done.out.splitlines()) == sorted(x * x for x in range(50))
+
+
+def test_C4_ids_are_the_same_in_every_run(run: Run) -> None:
+    ids = [
+        sorted(json.loads(line)["id"] for line in run("lazily", "--results=-", PYTHONHASHSEED=seed).out.splitlines())
+        for seed in ("1", "2")
+    ]
+
+    assert ids[0] == ids[1]
+    assert all(re.fullmatch(r"square-[0-9a-f]{10}", task_id) for task_id in ids[0])
+
+
+def test_a_small_lookahead_is_enough(run: Run) -> None:
+    assert "50 ok" in run("lazily", "--lookahead=1").err
+
+
+# --- scripts ------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+from procq import main, task
+
+@task
+def square(x):
+    return x * x
+
+def jobs(n: int = 3):
+    return [square.spec(x) for x in range(n)]
+
+if __name__ == "__main__":
+    main(jobs)
+"""
+
+
+def test_a_script_has_the_flags_of_run(write: Write, tmp_path: Path) -> None:
+    write(SCRIPT)
+
+    done = python(tmp_path, "jobs.py", "-j2", "-p", "n=4", "--results=-")
+
+    assert done.code == 0, done.err
+    assert sorted(json.loads(line)["value"] for line in done.out.splitlines()) == [0, 1, 4, 9]
+    assert done.err.startswith("python jobs.py  n=4  2 workers\n")
+
+
+def test_C4_a_script_gives_the_same_ids_as_run(write: Write, tmp_path: Path, procq: Run) -> None:
+    write(SCRIPT)
+
+    ways = [python(tmp_path, "jobs.py", "--results=-"), procq("run", "jobs.py", "--results=-")]
+
+    assert sorted(ways[0].out.splitlines()) == sorted(ways[1].out.splitlines()) != []
+
+
+@pytest.mark.parametrize(("flags", "code"), [(["--nope"], 2), (["-p", "n=x"], 2), (["-p", "n=0"], 5)])
+def test_a_script_has_the_exit_codes_of_run(write: Write, tmp_path: Path, flags: list[str], code: int) -> None:
+    write(SCRIPT)
+
+    assert python(tmp_path, "jobs.py", *flags).code == code
+
+
+def test_a_script_may_use_a_lambda(write: Write, tmp_path: Path) -> None:
+    write(SCRIPT.replace("main(jobs)", "main(lambda: jobs(2))"))
+
+    done = python(tmp_path, "jobs.py", "--results=-")
+
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 2
+
+
+def test_a_script_without_a_guard_is_told_to_use_one(write: Write, tmp_path: Path) -> None:
+    write(SCRIPT.replace('if __name__ == "__main__":\n    main', "main"))
+
+    done = python(tmp_path, "jobs.py")
+
+    assert done.code == 3
+    assert first_error(done) == "procq.main() was reached while jobs.py was being loaded"
+
+
+def test_main_inside_a_worker_is_refused(write: Write, procq: Run) -> None:
+    write("""
+        from procq import main, task
+        @task
+        def f():
+            main(lambda: [])
+        def jobs(): return [f.spec()]
+    """)
+
+    done = procq("run", "jobs.py")
+
+    assert done.code == 1
+    assert "JobsFileError: procq.main() was reached inside a worker" in done.err
+
+
+# --- nothing else -------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_no_file_behind(run: Run, tmp_path: Path) -> None:
+    run("good")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["jobs.py"]
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(write: Write, tmp_path: Path) -> None:
+    write(JOBS)
+    command = "{ python -m procq run jobs.py:lazily -j2 --results=-; echo code $? >&2; } | head -n 1"
+
+    done = python(tmp_path, "-c", SHELL, command)
+
+    assert "code 0" in done.err
+    assert "ok in" in done.err
+    assert "Traceback" not in done.err
+
+
+#: Runs a shell command with `python` being this interpreter, and SIGPIPE as a shell has it.
+SHELL = f"""
+import os, signal, subprocess, sys
+signal.signal(signal.{signal.SIGPIPE.name}, signal.SIG_DFL)
+folder = os.path.dirname(sys.executable)
+os.environ["PATH"] = folder + os.pathsep + os.environ["PATH"]
+sys.exit(subprocess.run(["bash", "-c", sys.argv[1]]).returncode)
+"""
