@@ -352,6 +352,15 @@ class Supervisor:
         if self._paused or self._engine_closing:
             return
         scheduler = self.scheduler
+        backlog = len(scheduler.ready) + len(scheduler.ahead)
+        if backlog:
+            self.engine.foresee(backlog)
+            self._hand_out(now)
+            self.engine.flush()
+
+    def _hand_out(self, now: float) -> None:
+        """Decide who gets what, the most urgent first."""
+        scheduler = self.scheduler
         engine = self.engine
         while True:
             task = scheduler.next_ready()

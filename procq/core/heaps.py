@@ -201,14 +201,14 @@ class ReadyHeap:
 
     def take(self, type_name: str) -> None:
         """Count one more running task of the type."""
-        lane = self._lanes.get(type_name)
+        lane = self._lanes.get(type_name) if self._lanes else None
         if lane is not None:
             lane.taken += 1
             self._post(lane)
 
     def release(self, type_name: str) -> None:
         """Count one running task of the type less."""
-        lane = self._lanes.get(type_name)
+        lane = self._lanes.get(type_name) if self._lanes else None
         if lane is not None:
             lane.taken -= 1
             self._post(lane)

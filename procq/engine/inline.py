@@ -184,6 +184,12 @@ class InlineEngine:
         """There is no room ahead."""
         raise NotImplementedError
 
+    def foresee(self, backlog: int) -> None:
+        """One at a time, however many."""
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
     def take_back(self, attempt: Attempt) -> bool:
         """Nothing was sent ahead."""
         raise NotImplementedError

@@ -107,6 +107,9 @@ class Engine(Protocol):
     def open(self, host: Host) -> None:
         """Get ready to run attempts; called once, without the lock."""
 
+    def foresee(self, backlog: int) -> None:
+        """Learn how many attempts wait in all, before some of them are handed out."""
+
     @property
     def idle(self) -> int:
         """How many attempts could begin at once."""
@@ -123,6 +126,9 @@ class Engine(Protocol):
 
     def send_ahead(self, attempt: Attempt) -> None:
         """Send an attempt to a busy worker; only while `room_ahead` is above 0."""
+
+    def flush(self) -> None:
+        """Really send what was started and sent ahead since the last time."""
 
     def take_back(self, attempt: Attempt) -> bool:
         """Take back an attempt that was sent ahead.

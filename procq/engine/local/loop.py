@@ -56,7 +56,7 @@ _SPAWNS_PER_TURN: Final = 4
 #: carries 1.7 times as many tasks as a depth of 1), too little to matter to what comes after.
 _AHEAD_S: Final = 0.001
 #: At most so many attempts are sent ahead to one worker; the socket holds some 270 small packets.
-_AHEAD_MAX: Final = 16
+_AHEAD_MAX: Final = 64
 #: Attempts with more payload than this are not sent ahead, and no more is in one pipe at a time:
 #: a socket of default size holds three times as much.
 _AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
@@ -101,7 +101,7 @@ class _Worker:
     """What the engine knows of one worker."""
 
     __slots__ = (
-        "ahead", "begun_at", "bulky", "channel", "depth", "expected_s", "fault", "fence", "id", "left", "pid",
+        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "left", "outbox", "outbox_bytes", "pid",
         "process", "running", "running_s", "start_error", "start_late", "state", "stopping", "stream_mask",
     )  # fmt: skip
 
@@ -118,8 +118,13 @@ class _Worker:
         self.begun_at = 0.0
         #: whether `running` was sent in more than a packet, which cannot be taken back whole
         self.bulky = False
-        #: the attempts that wait in its pipe behind `running`, with what each is expected to last
+        #: the attempts that wait behind `running`, with what each is expected to last
         self.ahead: deque[tuple[Attempt, float]] = deque()
+        #: packets not sent yet, of the last of those; `flush` sends them together
+        self.outbox: list[wire.Frame] = []
+        self.outbox_bytes = 0
+        #: tasks were taken back from it, and it has not said yet that it has forgotten them
+        self.dropping = False
         #: what `running` was expected to last, and what it and all that is ahead are together
         self.running_s = 0.0
         self.expected_s = 0.0
@@ -182,6 +187,12 @@ class LocalEngine:
         #: moving average of how long the attempts of a type have lasted, in seconds
         self._paces: dict[str, float] = {}
         self._review_at = 0.0
+        #: at most so many are ahead of one worker now
+        self._share = 0
+        #: workers that have begun another attempt since the last `foresee`
+        self._hungry: set[_Worker] = set()
+        #: workers with something in their outbox
+        self._to_flush: list[_Worker] = []
         self._handlers: dict[int, tuple[Callable[[_Worker], None], _Worker]] = {}
         #: deadlines of attempts, ends of graces, start-up limits: (what to do, worker)
         self._timers: TimerHeap[tuple[Callable[[_Worker], None], _Worker]] = TimerHeap()
@@ -225,9 +236,20 @@ class LocalEngine:
         """How many attempts could begin at once."""
         return len(self._idle)
 
+    def foresee(self, backlog: int) -> None:
+        """Learn how much there is to hand out, and find those that have room for it.
+
+        When little is left, what one worker has ahead the others may soon want: each gets no more
+        than half of its share, so the end is shared out one by one.
+        """
+        self._share = backlog // (2 * len(self._workers) or 1)
+        for worker in self._hungry:
+            self._mind_room(worker)
+        self._hungry.clear()
+
     @property
     def room_ahead(self) -> int:
-        """How many attempts could be sent ahead to busy workers."""
+        """How many busy workers could be sent an attempt ahead."""
         return len(self._roomy)
 
     @property
@@ -241,16 +263,8 @@ class LocalEngine:
         worker.left -= 1
         worker.running_s = worker.expected_s = self._paces.get(attempt.type, _UNKNOWN_S)
         self._begin(worker, attempt, time.monotonic())
-        if not self._send(worker, attempt, attempt.fence):
-            self._condemn(worker, "it takes no task")
-            self._unassign(worker)
-            self._require_host().returned(attempt)
-            return
+        self._post(worker, attempt, attempt.fence)
         self._mind_room(worker)
-        if worker.channel.sending:  # its time runs once it has everything
-            if attempt.timeout_s is not None:
-                self._set_deadline(worker, worker.begun_at + _TRANSFER_S + attempt.timeout_s)
-            self._watch_stream(worker)
 
     def fits_ahead(self, attempt: Attempt) -> bool:
         """Whether an attempt fits in one packet."""
@@ -268,23 +282,27 @@ class LocalEngine:
         worker.ahead.append((attempt, expected_s))
         worker.expected_s += expected_s
         self._ahead_at[attempt.seq] = worker
-        if self._send(worker, attempt, attempt.fence + 1):
-            self._mind_room(worker)
-        else:
-            self._give_back(worker, {attempt.seq})
+        self._post(worker, attempt, attempt.fence + 1)
+        self._mind_room(worker)
+
+    def flush(self) -> None:
+        """Send what was handed out since the last time, one packet to a worker."""
+        to_flush, self._to_flush = self._to_flush, []
+        for worker in to_flush:
+            self._flush(worker)
 
     def take_back(self, attempt: Attempt) -> bool:
-        """Take packets back out of a worker's pipe: all it has not read, since they come in order."""
+        """Take back all that the attempt's worker has not begun (DESIGN 3)."""
         worker = self._ahead_at[attempt.seq]
         self._take_back_from(worker)
         if attempt.seq not in self._ahead_at:
             return True
-        # The worker has read it, so the results of those before it are in the pipe to us.
+        # The worker has begun it, so the results of those before it are in the pipe to us.
         for _ in range(_READS_MAX):
             if attempt.seq not in self._ahead_at:
                 return False
             self._read(worker)
-        self._condemn(worker, "its task pipe was read by somebody else")
+        self._condemn(worker, "it claimed tasks that it has not run")
         return False
 
     def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> bool:
@@ -520,10 +538,12 @@ class LocalEngine:
         ahead = worker.ahead
         if (
             worker.state is _State.BUSY
+            and worker.running is not None
             and worker.left > 0
+            and not worker.dropping
             and worker.running_s <= _LONG_S
             and not worker.bulky
-            and (not ahead or (worker.expected_s < _AHEAD_S and len(ahead) < worker.depth))
+            and (not ahead or (worker.expected_s < _AHEAD_S and len(ahead) < worker.depth and len(ahead) < self._share))
         ):
             self._roomy[worker] = None
         else:
@@ -533,21 +553,42 @@ class LocalEngine:
         self._timers.set((worker.id, "deadline"), at, (self._overdue, worker))
         self.wake(at)
 
-    def _send(self, worker: _Worker, attempt: Attempt, fence: int) -> bool:
-        """Send an attempt; False if the worker cannot be reached, which is its end."""
+    def _post(self, worker: _Worker, attempt: Attempt, fence: int) -> None:
+        """Put an attempt into a worker's outbox."""
         inputs = attempt.inputs
         frame = wire.pack_task(
             attempt.seq, fence, attempt.attempt, attempt.timeout_s, attempt.id, attempt.payload,
             [given.value or b"" for given in inputs] if inputs else (),
         )  # fmt: skip
-        if not isinstance(frame, bytes):
+        outbox = worker.outbox
+        if isinstance(frame, bytes):
+            if worker.outbox_bytes + len(frame) > wire.PACKET_MAX:
+                self._flush(worker)
+            worker.outbox_bytes += len(frame)
+        else:  # only ever to an idle worker, so it is alone
             worker.bulky = True
+        if not outbox:
+            self._to_flush.append(worker)
+        outbox.append(frame)
+
+    def _flush(self, worker: _Worker) -> None:
+        """Send a worker what is in its outbox; one that cannot be reached has met its end."""
+        frames = worker.outbox
+        if not frames:  # flushed before, or taken back
+            return
+        worker.outbox, worker.outbox_bytes = [], 0
         try:
-            if worker.channel.send(frame):
-                return True
+            sent = worker.channel.send_tasks(frames)
+            fault = "it takes no task"
         except wire.WireError as error:
-            self._condemn(worker, str(error))
-        return False
+            sent, fault = False, str(error)
+        if not sent:
+            self._take_back_from(worker)
+            self._condemn(worker, fault)
+        elif worker.channel.sending:  # its time runs once it has everything
+            if worker.running is not None and worker.running.timeout_s is not None:
+                self._set_deadline(worker, worker.begun_at + _TRANSFER_S + worker.running.timeout_s)
+            self._watch_stream(worker)
 
     def _unassign(self, worker: _Worker) -> Attempt | None:
         """Take note that a worker runs nothing any more, and return what it ran."""
@@ -575,9 +616,10 @@ class LocalEngine:
             if channel.hung_up:
                 self._hung_up(worker)
             return False
+        if message.__class__ is wire.Report:  # nearly always, and `match` would first ask for its bases
+            self._ended(worker, message)  # type: ignore[arg-type]  # just seen
+            return True
         match message:
-            case wire.Report():
-                self._ended(worker, message)
             case wire.Ready():
                 self._ready(worker)
             case wire.Progress():
@@ -585,6 +627,8 @@ class LocalEngine:
                     self._require_host().progressed(worker.running, message.done, message.total)
             case wire.StartFailed():
                 worker.start_error = message
+            case wire.Dropped():
+                self._dropped(worker)
             case _:
                 self._condemn(worker, "it announced a message within a message")
         return True
@@ -641,8 +685,8 @@ class LocalEngine:
                 worker.depth += 1
             self._require_host().began(attempt, at)
             self._begin(worker, attempt, at)
-            self._mind_room(worker)
-        elif worker.state is _State.BUSY:
+            self._hungry.add(worker)
+        elif worker.state is _State.BUSY and not worker.dropping:
             self._to_idle(worker, at)
 
     def _to_idle(self, worker: _Worker, now: float) -> None:
@@ -697,9 +741,9 @@ class LocalEngine:
         """
         attempt = worker.running
         if worker.state is _State.BUSY:
-            if self._take_back_from(worker) and reason == "timeout" and worker in self._idle:
-                self._kill(worker)  # it has not read its task for so long: it must be stopped, or stuck
-            # What is still ahead has been read by the worker, so the attempt before it has ended.
+            if self._take_back_from(worker) and reason == "timeout" and worker.running is None:
+                self._kill(worker)  # it has not begun its task for so long: it must be stopped, or stuck
+            # What is still ahead has been begun by the worker, so the attempt before it has ended.
             for _ in range(_READS_MAX):
                 if not worker.ahead or worker.running is not attempt:
                     break
@@ -721,48 +765,55 @@ class LocalEngine:
         return True
 
     def _take_back_from(self, worker: _Worker) -> bool:
-        """Take back all that a worker has not read, and give it to the host.
-
-        The worker reads on meanwhile, so what it keeps may lie between what is taken, and even
-        be behind the attempt that it was to run first.
+        """Take back all that a worker has not begun, and give it to the host.
 
         Returns:
-            Whether that attempt was taken back too.
+            Whether what it is to run was taken back too.
         """
-        taken = set()
-        while (identity := worker.channel.take_back()) is not None:
-            taken.add(identity[0])
-        if not taken:
+        unsent = len(worker.outbox)
+        worker.outbox, worker.outbox_bytes = [], 0
+        revoked = worker.channel.revoke()
+        if not unsent + revoked:
             return False
-        self._give_back(worker, taken)
-        running = worker.running
-        was_running = running is not None and running.seq in taken
-        if running is not None and was_running:
-            if worker.bulky:  # its stream holds what nobody will read
-                self._kill(worker)
-            self._unassign(worker)
-            worker.left += 1
-            self._require_host().returned(running)
-            self._go_on(worker, time.monotonic())
+        if revoked and worker.state is not _State.DYING:
+            worker.dropping = True
+            with contextlib.suppress(wire.WireError):  # the pipe is shut: its death will tell
+                worker.channel.send(wire.DROP_FRAME)
         worker.depth = max(1, worker.depth // 4)
+        was_running = unsent + revoked > len(worker.ahead)
+        self._give_back(worker, min(unsent + revoked, len(worker.ahead)))
+        if was_running:
+            self._return_running(worker)
         self._mind_room(worker)
         return was_running
 
-    def _give_back(self, worker: _Worker, taken: set[int]) -> None:
-        """Give the attempts ahead that were taken back to the host; the others stay in their order."""
-        kept: deque[tuple[Attempt, float]] = deque()
-        returned = []
-        for attempt, expected_s in worker.ahead:
-            if attempt.seq in taken:
-                returned.append(attempt)
-                worker.left += 1
-                worker.expected_s -= expected_s
-                del self._ahead_at[attempt.seq]
-            else:
-                kept.append((attempt, expected_s))
-        worker.ahead = kept
-        for attempt in returned:
+    def _give_back(self, worker: _Worker, number: int) -> None:
+        """Give the last attempts ahead back to the host."""
+        host = self._require_host()
+        for _ in range(number):
+            attempt, expected_s = worker.ahead.pop()
+            worker.left += 1
+            worker.expected_s -= expected_s
+            del self._ahead_at[attempt.seq]
+            host.returned(attempt)
+
+    def _return_running(self, worker: _Worker) -> None:
+        """Give what a worker was to run, and has not begun, back to the host."""
+        if worker.bulky:  # its stream holds what nobody will read
+            self._kill(worker)
+        attempt = self._unassign(worker)
+        if attempt is not None:
+            worker.left += 1
             self._require_host().returned(attempt)
+            self._go_on(worker, time.monotonic())
+
+    def _dropped(self, worker: _Worker) -> None:
+        """A worker has forgotten what was taken back: it may be given more."""
+        worker.dropping = False
+        if worker.running is not None:
+            self._mind_room(worker)
+        elif worker.state is _State.BUSY:
+            self._to_idle(worker, time.monotonic())
 
     def _condemn(self, worker: _Worker, fault: str) -> None:
         """End a worker that broke the rules; its death tells the rest."""
@@ -804,16 +855,16 @@ class LocalEngine:
         elif state is _State.IDLE:
             self._idle.remove(worker)
         worker.state = _State.DYING
-        not_begun = set()
-        while (identity := worker.channel.take_back()) is not None:
-            not_begun.add(identity[0])
-        self._give_back(worker, not_begun)
+        not_begun = worker.channel.revoke() + len(worker.outbox)
+        worker.outbox = []
+        never_began = not_begun > len(worker.ahead)
+        self._give_back(worker, min(not_begun, len(worker.ahead)))
         self._read_rest(worker)
         leave = worker.process.reap() or birth.Exit()
         self._bury(worker)
         if not self._workers:
             self._spawn_not_before = 0.0
-        self._blame(worker, leave, not_begun)
+        self._blame(worker, leave, never_began=never_began)
         if state is _State.STARTING or worker.start_error is not None or worker.start_late:
             self._start_failed(deaths.start_failure_text(leave, error=worker.start_error, fault=worker.fault))
         elif state is _State.IDLE:
@@ -828,13 +879,13 @@ class LocalEngine:
         while self._read(worker) or worker.channel.missing != missing:
             missing = worker.channel.missing
 
-    def _blame(self, worker: _Worker, leave: birth.Exit, not_begun: set[int]) -> None:
+    def _blame(self, worker: _Worker, leave: birth.Exit, *, never_began: bool) -> None:
         """Settle what becomes of the attempts a dead worker had."""
         running = self._unassign(worker)
-        self._give_back(worker, {attempt.seq for attempt, _ in worker.ahead})
+        self._give_back(worker, len(worker.ahead))
         if running is None:
             return
-        if running.seq in not_begun and worker.stopping != "cancelled":
+        if never_began and worker.stopping != "cancelled":
             self._require_host().returned(running)
             return
         struck = self._oom_watch.has_struck() if leave.signal == "SIGKILL" else None
@@ -851,6 +902,7 @@ class LocalEngine:
         """Take a dead worker out of every table and close what is its."""
         del self._workers[worker.id]
         self._roomy.pop(worker, None)
+        self._hungry.discard(worker)
         for kind in ("start", "grace", "deadline", "hang-up"):
             self._timers.discard((worker.id, kind))
         self._unwatch(worker.channel.result_fd)

@@ -63,6 +63,10 @@ def above_standard_streams(fd: int) -> int:
 class Channel:
     """The supervisor's side of the sockets to one worker.
 
+    Besides the sockets there is a counter in the kernel, the claims: one for each task that was
+    sent.  The worker takes one before it begins a task, and the supervisor takes back what is left
+    of them when it wants tasks back, so the kernel says exactly how many have begun.
+
     Not thread-safe, but `send` in one thread and the other calls in another do not
     disturb each other as long as no frame too big for a packet is under way.
 
@@ -74,8 +78,8 @@ class Channel:
     """
 
     __slots__ = (
-        "_incoming", "_outgoing", "_recv_result", "_recv_task", "_results", "_send_task", "_stream", "_tasks",
-        "_unread", "_worker_results", "_worker_stream", "hung_up", "result_fd", "stream_fd",
+        "_claims", "_incoming", "_outgoing", "_recv_result", "_results", "_send_task", "_stream", "_tasks",
+        "_worker_results", "_worker_stream", "_worker_tasks", "hung_up", "result_fd", "stream_fd",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -83,13 +87,15 @@ class Channel:
         try:
             for kind in (_packet_socket_type(), _packet_socket_type(), _socket.SOCK_STREAM):
                 made += _pair(kind)
+            #: each read takes one of the claims, by whichever side
+            self._claims = above_standard_streams(
+                os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            )
         except BaseException:
             for one in made:
                 one.close()
             raise
-        #: `_unread` is the worker's end of `_tasks`.  It stays open here: a packet goes to one
-        #: reader only, so reading from it takes back what the worker has not begun.
-        self._tasks, self._unread = made[0], made[1]
+        self._tasks, self._worker_tasks = made[0], made[1]
         self._results, self._worker_results = made[2], made[3]
         self._stream, self._worker_stream = made[4], made[5]
         # Only ends that the worker does not share: the flag belongs to the description.
@@ -101,7 +107,6 @@ class Channel:
         self.stream_fd = self._stream.fileno()
         # Bound once: looking them up costs 0.1 us a message.
         self._send_task = self._tasks.send
-        self._recv_task = self._unread.recv
         self._recv_result = self._results.recv
         #: What is still to be written to the stream; empty or not is `sending`.
         self._outgoing: list[memoryview] = []
@@ -110,12 +115,15 @@ class Channel:
         self.hung_up = False
 
     @property
-    def worker_fds(self) -> tuple[int, int, int]:
-        """The descriptors to hand to the child: tasks, results, stream."""
-        return self._unread.fileno(), self._worker_results.fileno(), self._worker_stream.fileno()
+    def worker_fds(self) -> tuple[int, int, int, int]:
+        """The descriptors to hand to the child: tasks, results, stream, claims."""
+        return (
+            self._worker_tasks.fileno(), self._worker_results.fileno(), self._worker_stream.fileno(), self._claims,
+        )  # fmt: skip
 
     def close_worker_ends(self) -> None:
         """Close what only the worker needs, once it has it; else its death would not end the sockets."""
+        self._worker_tasks.close()
         self._worker_results.close()
         self._worker_stream.close()
 
@@ -155,6 +163,25 @@ class Channel:
         self.flush()
         return True
 
+    def send_tasks(self, frames: "list[wire.Frame]") -> bool:
+        """Send tasks, with a claim for each; never blocks.
+
+        Args:
+            frames: Packets that together are no more than `wire.PACKET_MAX`, or one frame too big
+                for a packet.
+
+        Returns:
+            Whether they were sent, as `send`; if not, their claims are still there.
+
+        Raises:
+            WireError: The worker has shut its end.
+        """
+        # The claims first: a worker that finds a task and no claim takes it for taken back.
+        os.eventfd_write(self._claims, len(frames))
+        if len(frames) == 1:
+            return self.send(frames[0])
+        return self._send_packet(b"".join(frames))  # type: ignore[arg-type]  # several are packets, all of them
+
     def _send_packet(self, packet: bytes) -> bool:
         try:
             self._send_task(packet, _SEND_FLAGS)
@@ -188,27 +215,23 @@ class Channel:
                 self._outgoing[0] = piece[sent:]
         return not self._outgoing
 
-    def take_back(self) -> tuple[int, int] | None:
-        """Take back the oldest task that the worker has not begun; never blocks.
+    def revoke(self) -> int:
+        """Take back the claims of all tasks that the worker has not begun; never blocks.
 
-        The kernel arbitrates: a packet is either returned here or read by the worker, never
-        both, never neither.  Call it for a worker that has said READY and was not told to
-        leave, or that is dead: other messages to it are dropped on the way.  Of a frame too
-        big for a packet it takes the announcement, which is good enough for a dead worker only.
+        The kernel arbitrates: a claim is taken either here or by the worker, who begins tasks in
+        the order in which they were sent.  So what is taken back are the last tasks sent.  A
+        worker that lives must then be sent a DROP, and no task before it answers.
 
         Returns:
-            `(seq, fence)` of the task, or None if there is none.
+            How many tasks were taken back.
         """
-        while True:
-            try:
-                packet = self._recv_task(wire.IDENTITY_SIZE, _RECV_NOW)
-            except OSError:  # nothing there, or the worker has shut it
-                return None
-            if not packet:
-                return None
-            identity = wire.whose(packet)
-            if identity is not None:
-                return identity
+        revoked = 0
+        try:
+            while True:
+                os.eventfd_read(self._claims)
+                revoked += 1
+        except BlockingIOError:
+            return revoked
 
     def receive(self) -> wire.UpMessage | None:
         """Read the next message of the worker; never blocks.
@@ -285,8 +308,11 @@ class Channel:
         self._outgoing = []
         self._incoming = None
         self.close_worker_ends()
-        for end in (self._tasks, self._unread, self._results, self._stream):
+        for end in (self._tasks, self._results, self._stream):
             end.close()
+        claims, self._claims = self._claims, -1
+        if claims >= 0:
+            os.close(claims)
 
 
 class _Incoming:
@@ -328,10 +354,11 @@ class _Incoming:
 class WorkerEnd:
     """The worker's side of the same sockets.  Blocks; raises `OSError` when a socket is gone."""
 
-    __slots__ = ("_recv_task", "_results", "_send_result", "_stream", "_tasks")
+    __slots__ = ("_claims", "_recv_task", "_results", "_send_result", "_stream", "_tasks")
 
-    def __init__(self, tasks_fd: int, results_fd: int, stream_fd: int) -> None:
-        for fd in (tasks_fd, results_fd, stream_fd):
+    def __init__(self, tasks_fd: int, results_fd: int, stream_fd: int, claims_fd: int) -> None:
+        self._claims = claims_fd
+        for fd in (tasks_fd, results_fd, stream_fd, claims_fd):
             # Programs that a task starts get none of them.
             os.set_inheritable(fd, False)  # noqa: FBT003 - positional only
         self._tasks = _socket.socket(fileno=tasks_fd)
@@ -347,10 +374,6 @@ class WorkerEnd:
             OSError: The descriptors are closed.
             WireError: What came is no message.
         """
-        # Look first.  Whoever is killed while it waits takes with it a packet that comes in that
-        # moment, and its task would count as begun; the second call finds it there at once (0.5 us).
-        if not self._recv_task(1, _PEEK):
-            return wire.Leave()
         packet = self._recv_task(wire.PACKET_MAX)
         if not packet:
             return wire.Leave()
@@ -359,6 +382,18 @@ class WorkerEnd:
             head = self._read(message.head_size)
             return wire.unpack_down(head, memoryview(self._read(message.body_size)))
         return message
+
+    def claim(self) -> bool:
+        """Claim the next task: False if it was taken back, and with it all that came before the DROP.
+
+        Raises:
+            OSError: The descriptor is closed.
+        """
+        try:
+            os.eventfd_read(self._claims)
+        except BlockingIOError:
+            return False
+        return True
 
     def send(self, frame: wire.Frame) -> None:
         """Send a message, however long it takes.

@@ -9,6 +9,7 @@ more than `PACKET_MAX` bytes is announced by a small packet and follows on a str
 first: its body is then never joined with anything, so that a big result is copied once.
 
     TASK   head: numbers, task id, lengths of the inputs    body: the call, then the inputs
+           (several may follow each other in one packet)
     ENDED  head: numbers, texts of the error                body: the pickled value
     HELLO  head: numbers, texts of the surroundings         body: the pickled initializer
 """
@@ -41,7 +42,8 @@ EXIT_START_FAILED: "Final" = 85
 
 # The first byte of every packet, told apart from what random bytes look like only by its range.
 _HELLO, _TASK, _EXIT, _READY, _START_FAILED, _ENDED, _PROGRESS, _BULK = range(1, 9)
-# 9 is left for log records that travel to the supervisor (contract H4).
+_DROP, _DROPPED = 9, 10
+# 11 is left for log records that travel to the supervisor (contract H4).
 
 #: kind, attempt, fence, length of the id, number of inputs, seq, timeout, length of the call
 _TASK_HEAD = struct.Struct("<BxxxIIIIQdQ")
@@ -72,8 +74,10 @@ _NO_TIMEOUT = -1.0
 EXIT_FRAME: "Final" = bytes([_EXIT])
 #: Said by a worker that can take tasks.
 READY_FRAME: "Final" = bytes([_READY])
-#: How many bytes of a packet tell whose it is, see `whose`.
-IDENTITY_SIZE: "Final" = _TASK_HEAD.size
+#: Told to a worker whose unclaimed tasks were taken back: it shall forget them.
+DROP_FRAME: "Final" = bytes([_DROP])
+#: Said by a worker that has.
+DROPPED_FRAME: "Final" = bytes([_DROPPED])
 
 
 class WireError(Exception):
@@ -148,6 +152,18 @@ class Leave:
     __slots__ = ()
 
 
+class Drop:
+    """The worker shall forget all tasks that it has not claimed."""
+
+    __slots__ = ()
+
+
+class Dropped:
+    """The worker has forgotten all tasks that it had not claimed."""
+
+    __slots__ = ()
+
+
 class Ready:
     """The worker can take tasks."""
 
@@ -202,8 +218,8 @@ class Bulk:
 
 
 #: What goes down to a worker, and what comes up from it.
-DownMessage: "TypeAlias" = Hello | Task | Leave | Bulk
-UpMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Bulk
+DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk
+UpMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Dropped | Bulk
 
 
 # --- down --------------------------------------------------------------------------------------
@@ -258,11 +274,13 @@ def unpack_down(head: Data, body: Data | None = None) -> DownMessage:
     try:
         kind = head[0]
         if kind == _TASK:
-            return _unpack_task(head, body)
+            return _unpack_tasks(head) if body is None else [_unpack_big_task(head, body)]
         if kind == _HELLO:
             return _unpack_hello(head, body)
         if body is None and kind == _EXIT and len(head) == 1:
             return Leave()
+        if body is None and kind == _DROP and len(head) == 1:
+            return Drop()
         if body is None and kind == _BULK:
             return Bulk(*_BULK_FRAME.unpack(head)[1:])
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -270,41 +288,51 @@ def unpack_down(head: Data, body: Data | None = None) -> DownMessage:
     raise _malformed(head, "unknown kind")
 
 
-def whose(packet: Data) -> tuple[int, int] | None:
-    """Tell `(seq, fence)` of a packet from its first `IDENTITY_SIZE` bytes; None if it holds no task."""
-    if len(packet) >= _TASK_HEAD.size and packet[0] == _TASK:
-        _, _, fence, _, _, seq, _, _ = _TASK_HEAD.unpack_from(packet)
-        return seq, fence
-    if len(packet) >= _BULK_FRAME.size and packet[0] == _BULK and packet[1] == _TASK:
-        _, _, fence, seq, _, _ = _BULK_FRAME.unpack_from(packet)
-        return seq, fence
-    return None
+def _unpack_tasks(packet: Data) -> list[Task]:
+    """Read the tasks of a packet, one behind the other."""
+    tasks = []
+    at = 0
+    while True:
+        kind, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _unpack_task_head(packet, at)
+        if kind != _TASK:
+            raise _malformed(packet, "no task behind a task")
+        start = at + _TASK_HEAD_SIZE
+        call_at = start + id_size
+        lengths: tuple[int, ...] = ()
+        if inputs_count:
+            _need(packet, call_at + 8 * inputs_count)
+            lengths = struct.unpack_from(f"<{inputs_count}Q", packet, call_at)
+        task_id = str(packet[start:call_at], "utf-8", "surrogatepass")
+        call_at += 8 * inputs_count
+        at = call_at + call_size
+        call = packet[call_at:at]
+        inputs = []
+        for length in lengths:
+            inputs.append(packet[at : at + length])
+            at += length
+        tasks.append(Task(seq, fence, attempt, None if timeout_s < 0 else timeout_s, task_id, call, inputs))  # type: ignore[arg-type]  # views serve as bytes
+        if at >= len(packet):
+            if at > len(packet):
+                raise _malformed(packet, "packet of the wrong length")
+            return tasks
 
 
-def _unpack_task(head: Data, body: Data | None) -> Task:
-    _, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _unpack_task_head(head)
+def _unpack_big_task(head: Data, body: Data) -> Task:
+    """Read a task that came through the stream; its payloads are views of the body."""
+    kind, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _unpack_task_head(head)
     start = _TASK_HEAD_SIZE + id_size
-    task_id = str(head[_TASK_HEAD_SIZE:start], "utf-8", "surrogatepass")
-    lengths: tuple[int, ...] = ()
-    if inputs_count:
-        _need(head, start + 8 * inputs_count)
-        lengths = struct.unpack_from(f"<{inputs_count}Q", head, start)
-        start += 8 * inputs_count
-    if body is None:
-        body = head
-    elif len(head) == start:
-        start = 0
-    else:
+    if len(head) != start + 8 * inputs_count:
         raise _malformed(head, "head of the wrong length")
-    end = start + call_size
-    if len(body) != (end + sum(lengths) if lengths else end):
+    lengths = struct.unpack_from(f"<{inputs_count}Q", head, start)
+    if len(body) != call_size + sum(lengths):
         raise _malformed(head, "body of the wrong length")
-    call = body[start:end]
+    task_id = str(head[_TASK_HEAD_SIZE:start], "utf-8", "surrogatepass")
     inputs = []
+    at = call_size
     for length in lengths:
-        inputs.append(body[end : end + length])
-        end += length
-    return Task(seq, fence, attempt, None if timeout_s < 0 else timeout_s, task_id, call, inputs)  # type: ignore[arg-type]  # views serve as bytes
+        inputs.append(body[at : at + length])
+        at += length
+    return Task(seq, fence, attempt, None if timeout_s < 0 else timeout_s, task_id, body[:call_size], inputs)  # type: ignore[arg-type]  # views serve as bytes
 
 
 def _unpack_hello(head: Data, body: Data | None) -> Hello:
@@ -404,6 +432,8 @@ def unpack_up(head: Data, body: bytes | None = None) -> UpMessage:
             return Progress(seq, fence, done, total)
         elif body is None and kind == _READY and len(head) == 1:
             return Ready()
+        elif body is None and kind == _DROPPED and len(head) == 1:
+            return Dropped()
         elif body is None and kind == _BULK:
             return Bulk(*_BULK_FRAME.unpack(head)[1:])
     except (struct.error, IndexError, UnicodeDecodeError) as error:

@@ -43,11 +43,11 @@ def main(argv: "Sequence[str]") -> None:
     """Be a worker until told to leave.
 
     Args:
-        argv: The descriptors: tasks, results, stream, dead man's switch.
+        argv: The descriptors: tasks, results, stream, claims, dead man's switch.
     """
-    tasks_fd, results_fd, stream_fd, switch_fd = map(int, argv)
+    tasks_fd, results_fd, stream_fd, claims_fd, switch_fd = map(int, argv)
     arm(switch_fd)
-    end = WorkerEnd(tasks_fd, results_fd, stream_fd)
+    end = WorkerEnd(tasks_fd, results_fd, stream_fd, claims_fd)
     worker = Worker(end)
     worker.take_signals()
     status = 0
@@ -187,15 +187,25 @@ class Worker:
 
     def serve(self) -> None:
         """Run attempts until told to leave, or until the supervisor closes the pipe."""
-        receive = self._end.receive
+        claim = self._end.claim
         send = self._end.send
+        #: Tasks that were sent and not begun, the next one last.
+        waiting: list[wire.Task] = []
         while True:
-            task = receive()
-            if not isinstance(task, wire.Task):
+            if waiting and claim():
+                # Popped for good: its inputs must not stay in memory while the worker waits.
+                send(self._run(waiting.pop()))
+                self._busy = False
+                continue
+            message = self._end.receive()
+            if isinstance(message, list):
+                message.reverse()
+                waiting[:0] = message
+            elif isinstance(message, wire.Drop):
+                waiting.clear()
+                send(wire.DROPPED_FRAME)
+            else:
                 return
-            send(self._run(task))
-            self._busy = False
-            del task  # else its inputs stay in memory while the worker waits
 
     def _run(self, task: wire.Task) -> wire.Frame:
         """Run one attempt and pack the report."""
