@@ -361,3 +361,24 @@ def swallow_tasks(path: str) -> None:
     with suppress(BlockingIOError):
         while end._tasks.recv(70_000, socket.MSG_DONTWAIT):
             pass
+
+
+# --- timeouts ---
+
+
+def fail_first(path: str, value: object) -> object:
+    """Fail the first time this is run with the path."""
+    first = not os.path.exists(path)  # noqa: PTH110
+    say(path, "run")
+    if first:
+        raise ValueError("the first time")
+    return value
+
+
+def stop_self() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    sleep_forever()
+
+
+def fail(text: str) -> None:
+    raise ValueError(text)

@@ -699,11 +699,10 @@ class LocalEngine:
         if worker.state is _State.BUSY:
             if self._take_back_from(worker) and reason == "timeout" and worker in self._idle:
                 self._kill(worker)  # it has not read its task for so long: it must be stopped, or stuck
-            # What is still ahead has been read by the worker, so the attempt before it has ended.
+            # It may have ended; it has if the worker has read what is still ahead.
             for _ in range(_READS_MAX):
-                if not worker.ahead or worker.running is not attempt:
+                if worker.running is not attempt or not (self._read(worker) or worker.ahead):
                     break
-                self._read(worker)
         if attempt is None or worker.running is not attempt:
             return False
         # A cancel outranks a timeout: it must not be retried (F3).
