@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,6 +176,7 @@ def first_error(done: Finished) -> str:
         ("many_bad", [], 1),
         ("crashes", [], 1),
         ("fail_first", ["-x"], 1),
+        ("fail_first", ["-x", "--lookahead=1"], 1),
         ("good", ["--nope"], 2),
         ("good", ["-j0"], 2),
         ("good", ["--timeout=5 minuts"], 2),
@@ -326,6 +328,11 @@ def test_a_failure_is_shown_as_it_happens_with_its_traceback(run: Run) -> None:
     assert "procq" not in "".join(lines[shown + 2 : shown + 4]).replace("procq_jobs", "")
 
 
+def test_one_traceback_is_enough_for_failures_that_look_alike(run: Run) -> None:
+    assert run("many_bad").err.count("Traceback") == 1
+    assert run("many_bad", "-v").err.count("Traceback") > 1
+
+
 def test_all_attempts_are_told(run: Run) -> None:
     assert "fail(x='x')  2 attempts  ValueError" in run("bad", "--max-attempts=2").err
     assert re.search(r"ok in \S+: 2 ok \(1 after retries\)", run("retried").err)
@@ -464,6 +471,16 @@ def test_main_reached_while_loading_is_told(write: Write, procq: Run) -> None:
     assert done.code == 3
     assert first_error(done) == "procq.main() was reached while jobs.py was being loaded"
     assert 'hint: put it under if __name__ == "__main__"' in done.err
+
+
+def test_windows_is_told_at_once(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+
+    done = here("good")
+
+    assert done.code == 2
+    assert first_error(done) == "procq does not run on Windows yet (Linux; macOS best effort)"
+    assert "hint: use WSL" in done.err
 
 
 def test_missing_parameters_are_told(here: Run) -> None:
