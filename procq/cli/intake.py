@@ -19,7 +19,7 @@ from procq.spec import Output, TaskSpec, call_spec
 
 Spec = TaskSpec[Any]
 
-#: The containers in which specs count as dependencies (UX 2.1).
+#: The containers in which specs count as dependencies.
 _CONTAINERS: Final = (list, tuple, dict)
 
 

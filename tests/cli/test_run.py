@@ -161,7 +161,7 @@ def first_error(done: Finished) -> str:
     return line.removeprefix("procq: error: ")
 
 
-# --- the table of exit codes (UX 3.3) -----------------------------------------------------------
+# --- the table of exit codes ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_every_exit_code_is_in_the_help(procq: Run) -> None:
         assert re.search(rf"^  {code}  ", text, re.MULTILINE)
 
 
-# --- streams (UX 3.4) ---------------------------------------------------------------------------
+# --- streams -------------------------------------------------------------------------------------
 
 
 def test_a_run_that_goes_well_says_two_lines_and_nothing_on_stdout(run: Run) -> None:
@@ -304,7 +304,7 @@ def test_quiet_still_names_what_failed(run: Run) -> None:
     assert lines[1].startswith("  failed   fail(x='x')  ValueError: no luck with x")
 
 
-# --- failures -----------------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------
 
 
 def test_the_closing_block_names_each_failed_task_its_error_and_its_line(run: Run) -> None:
@@ -379,7 +379,7 @@ def test_a_deadline_that_was_not_needed_changes_nothing(run: Run) -> None:
     assert run("good", "--deadline=1h").code == 0
 
 
-# --- messages (UX 3.8) --------------------------------------------------------------------------
+# --- messages ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -490,7 +490,7 @@ def test_missing_parameters_are_told(here: Run) -> None:
     assert "width=INT (default 3)" in done.err
 
 
-# --- queue parameters, modules, results ---------------------------------------------------------
+# --- queue parameters, modules, results ----------------------------------------------------------
 
 
 def test_the_mark_carries_queue_parameters_and_flags_win(run: Run, procq: Run) -> None:
@@ -522,7 +522,7 @@ def test_a_module_beside_the_jobs_file_is_found_by_workers(write: Write, procq: 
 
 
 def test_a_lock_in_the_module_does_no_harm(write: Write, procq: Run) -> None:
-    """By value a decorated function would drag its module's globals along (UX 2.1)."""
+    """By value a decorated function would drag its module's globals along."""
     write("""
         import threading
         from procq import task
@@ -565,7 +565,7 @@ def test_a_small_lookahead_is_enough(run: Run) -> None:
     assert "50 ok" in run("lazily", "--lookahead=1").err
 
 
-# --- scripts ------------------------------------------------------------------------------------
+# --- scripts -------------------------------------------------------------------------------------
 
 SCRIPT = """
 import sys
@@ -641,7 +641,7 @@ def test_main_inside_a_worker_is_refused(write: Write, procq: Run) -> None:
     assert "JobsFileError: procq.main() was reached inside a worker" in done.err
 
 
-# --- nothing else -------------------------------------------------------------------------------
+# --- nothing else --------------------------------------------------------------------------------
 
 
 def test_a_run_leaves_no_file_behind(run: Run, tmp_path: Path) -> None:
