@@ -21,6 +21,7 @@ PROMISED_S: Final = 1.0
 
 HEAD: Final = """
 import os, signal, sys, threading
+from multiprocessing import get_context
 from procq import Queue
 from tests.support import process_tasks as tasks, surrounding_tasks
 from tests.support.looking import engine_of, pids, wait_idle
@@ -101,7 +102,7 @@ def test_G5_H22_workers_in_c_code_and_their_children_die_with_the_supervisor(
     "fork",
     [
         "child = os.fork() or signal.pause()",
-        "from multiprocessing import get_context as gc; p = gc('fork').Process(target=signal.pause); p.start(); child = p.pid",
+        "p = get_context('fork').Process(target=signal.pause); p.start(); child = p.pid",
     ],
     ids=["os.fork", "multiprocessing"],
 )

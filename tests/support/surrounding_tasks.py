@@ -4,7 +4,6 @@ Workers import this module: nothing heavy here.
 """
 
 import os
-import signal
 import sys
 import time
 
@@ -26,17 +25,8 @@ def double(data: bytes) -> bytes:
     return data + data
 
 
-def joined_length(*parts: bytes) -> int:
-    return sum(map(len, parts))
-
-
-def stop_and_return_big(size: int) -> bytes:
-    """Have this process stopped amid its report: sooner or later the pipe is full."""
-    import threading  # noqa: PLC0415
-
-    data = b"x" * size
-    threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGSTOP)).start()
-    return data
+def joined(*parts: bytes) -> bytes:
+    return b"".join(parts)
 
 
 # --- state of a process ---

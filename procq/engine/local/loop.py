@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from procq.core.heaps import TimerHeap
@@ -72,7 +73,8 @@ _NEWEST: Final = 0.125
 _PACES_MAX: Final = 10_000
 #: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
 _HANG_UP_S: Final = 1.0
-#: How long a worker may take to read a big payload; far more than any honest one needs.
+#: How long a worker may take to read a big payload, or to move on with a big result; far more than
+#: any honest one needs.
 _TRANSFER_S: Final = 10.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
 #: the kernel's buffers is at most some MiB, and one read takes one.
@@ -128,7 +130,7 @@ class _Worker:
         #: how many may be ahead; cut when they are taken back, and growing with each result
         self.depth = _AHEAD_MAX
         #: why `running` is being stopped
-        self.stopping: "Outcome | None" = None
+        self.stopping: Outcome | None = None
         #: what is wrong with the worker itself, if we ended it for that
         self.fault: str | None = None
         #: why it did not become ready
@@ -669,7 +671,9 @@ class LocalEngine:
         """Take back what waits behind attempts that turned out long."""
         self._review_at = now + _LONG_S
         for worker in self._workers.values():
-            if worker.running is not None and worker.running_s <= _LONG_S and now - worker.begun_at > _LONG_S:
+            # What is big stays: nothing waits behind it, and to take it back costs the worker its life.
+            is_brief = worker.running is not None and worker.running_s <= _LONG_S and not worker.bulky
+            if is_brief and now - worker.begun_at > _LONG_S:
                 worker.expected_s += _UNKNOWN_S - worker.running_s
                 worker.running_s = _UNKNOWN_S
                 self._take_back_from(worker)
@@ -680,12 +684,17 @@ class LocalEngine:
 
     # --- stopping ------------------------------------------------------------------------------
 
-    def _overdue(self, worker: _Worker) -> None:
+    def _overdue(self, worker: _Worker, missing_before: int = -1) -> None:
         """An attempt has used up its timeout (contract D5)."""
         overdue = worker.running
         while self._read(worker):  # it may have ended in time, and its report not been read yet
             pass
         if overdue is None or worker.running is not overdue or worker.state is not _State.BUSY:
+            return
+        if worker.channel.receiving and worker.channel.missing != missing_before:
+            # It has ended in time: its report is big, and may take its time as long as it moves on.
+            handler = partial(self._overdue, missing_before=worker.channel.missing)
+            self._timers.set((worker.id, "deadline"), time.monotonic() + _TRANSFER_S, (handler, worker))
             return
         self._stop(worker, "timeout")
 
