@@ -286,9 +286,7 @@ def _get(arrived: "SimpleQueue[Task]", timeout_s: float | None) -> bool:
     return True
 
 
-def as_completed(
-    handles: "Iterable[Handle[R]]", timeout: Duration | None = None
-) -> "Iterator[Handle[R]]":
+def as_completed(handles: "Iterable[Handle[R]]", timeout: Duration | None = None) -> "Iterator[Handle[R]]":
     """Yield handles in the order in which their tasks end; linear in their number (contract F2).
 
     Args:
