@@ -424,7 +424,7 @@ class Queue:
 
     def _make(self, draft: Draft, needs: list[Task], now: float) -> Task:
         options = draft.options
-        explicit = draft.id is not None
+        explicit = draft.id is not None and not options.is_derived
         return Task(
             self._free_id() if draft.id is None else draft.id,
             draft.type,

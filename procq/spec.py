@@ -60,8 +60,8 @@ class Options:
     """
 
     __slots__ = (
-        "_alone", "backoff", "delay_s", "depends_on", "expires", "given", "id", "max_attempts", "never_retry",
-        "priority", "retry_for_s", "retry_on", "run_at", "run_if", "timeout_s", "type",
+        "_alone", "backoff", "delay_s", "depends_on", "expires", "given", "id", "is_derived", "max_attempts",
+        "never_retry", "priority", "retry_for_s", "retry_on", "run_at", "run_if", "timeout_s", "type",
     )  # fmt: skip
 
     given: Mapping[str, object]
@@ -93,6 +93,15 @@ class Options:
         self.never_retry = _class_names(given.get("never_retry", ()), "never_retry", _RETRIABLE_OUTCOMES)
         self.retry_for_s = _seconds_or_none(given.get("retry_for"), "retry_for")
         self._alone: Options | None = None
+        #: whether `id` was derived from the arguments; then nobody asks for the task by it later, and
+        #: its result need not be kept for that (F5)
+        self.is_derived = False
+
+    def named(self, derived_id: str) -> "Options":
+        """Return these options with an id that was derived from the arguments (contract C4)."""
+        options = self.using({"id": derived_id})
+        options.is_derived = True
+        return options
 
     def using(self, changes: Mapping[str, object]) -> "Options":
         """Return these options with some of them replaced.
@@ -112,6 +121,7 @@ class Options:
             return self
         if self._alone is None:
             self._alone = Options({name: value for name, value in self.given.items() if name != "depends_on"})
+            self._alone.is_derived = self.is_derived
         return self._alone
 
     def with_defaults(self, defaults: Mapping[str, object]) -> "Options":
@@ -127,7 +137,7 @@ class Options:
         return all(
             getattr(self, name) == getattr(other, name)
             for name in Options.__slots__
-            if name not in {"_alone", "depends_on", "given", "id"}
+            if name not in {"_alone", "depends_on", "given", "id", "is_derived"}
         )
 
 
@@ -320,6 +330,10 @@ class TaskSpec(Generic[R_co]):
         """Return this spec, or one like it, with options that it does not set taken from here."""
         merged = self.options.with_defaults(cast("Mapping[str, object]", options))
         return self if merged is self.options else self._with(merged)
+
+    def named(self, derived_id: str) -> "TaskSpec[R_co]":
+        """Return this spec with an id that was derived from its arguments (contract C4)."""
+        return self._with(self.options.named(derived_id))
 
     def _with(self, options: Options) -> "TaskSpec[R_co]":
         spec: TaskSpec[R_co] = TaskSpec.__new__(TaskSpec)

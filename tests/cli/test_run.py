@@ -558,7 +558,7 @@ def test_C4_ids_are_the_same_in_every_run(run: Run) -> None:
     ]
 
     assert ids[0] == ids[1]
-    assert all(re.fullmatch(r"square-[0-9a-f]{10}", task_id) for task_id in ids[0])
+    assert all(re.fullmatch(r"square-[0-9a-f]{16}", task_id) for task_id in ids[0])
 
 
 def test_a_small_lookahead_is_enough(run: Run) -> None:
