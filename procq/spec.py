@@ -331,10 +331,6 @@ class TaskSpec(Generic[R_co]):
         merged = self.options.with_defaults(cast("Mapping[str, object]", options))
         return self if merged is self.options else self._with(merged)
 
-    def named(self, derived_id: str) -> "TaskSpec[R_co]":
-        """Return this spec with an id that was derived from its arguments (contract C4)."""
-        return self._with(self.options.named(derived_id))
-
     def _with(self, options: Options) -> "TaskSpec[R_co]":
         spec: TaskSpec[R_co] = TaskSpec.__new__(TaskSpec)
         _fill(spec, self.fn, options.type or self.type, self.args, self.kwargs, options)
@@ -393,6 +389,13 @@ def call_spec(
     spec: TaskSpec[R] = TaskSpec.__new__(TaskSpec)
     _fill(spec, fn, options.type or type_of(fn), args, kwargs, options)
     return spec
+
+
+def named(spec: TaskSpec[R], derived_id: str) -> TaskSpec[R]:
+    """Return a spec with an id that was derived from its arguments (contract C4)."""
+    twin: TaskSpec[R] = TaskSpec.__new__(TaskSpec)
+    _fill(twin, spec.fn, spec.type, spec.args, spec.kwargs, spec.options.named(derived_id))
+    return twin
 
 
 def type_of(fn: Callable[..., object]) -> str:

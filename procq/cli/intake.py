@@ -15,7 +15,7 @@ from procq.cli import preview
 from procq.cli.ids import Namer
 from procq.errors import CycleError, JobsFileError, UnknownDependencyError
 from procq.handle import Handle
-from procq.spec import Output, TaskSpec, call_spec
+from procq.spec import Output, TaskSpec, call_spec, named
 
 Spec = TaskSpec[Any]
 
@@ -135,7 +135,7 @@ class Intake:
             twin = call_spec(spec.fn, args, kwargs, spec.options.using(changes | {"type": spec.type}))
         else:
             twin = TaskSpec(type=spec.type, payload=args[0], **cast("Any", {**given, **changes}))
-        return twin if task_id is None or spec.id is not None else twin.named(task_id)
+        return twin if task_id is None or spec.id is not None else named(twin, task_id)
 
     def _replaced(self, value: Any) -> Any:  # noqa: ANN401 - whatever stands in arguments
         """Return the value with what was made of them in place of specs; itself if there are none."""
