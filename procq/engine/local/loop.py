@@ -215,12 +215,18 @@ class LocalEngine:
     def open(self, host: Host) -> None:
         """Start the loop's thread."""
         self._host = host
-        self._alarm_fd = above_standard_streams(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        self._poller = select.epoll()
-        self._poller.register(self._alarm_fd, _READ)
         # A daemon, so that a forgotten queue cannot keep the interpreter from ending; the exit
         # hook of `Queue` kills its workers before daemons are frozen (contract G4).
-        threading.Thread(target=self._run, name="procq-supervisor", daemon=True).start()
+        thread = threading.Thread(target=self._run, name="procq-supervisor", daemon=True)
+        try:
+            self._poller = select.epoll()
+            self._alarm_fd = above_standard_streams(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            self._poller.register(self._alarm_fd, _READ)
+            thread.start()
+        except (OSError, RuntimeError) as error:
+            if self._alarm_fd >= 0:
+                self._close_descriptors()
+            raise WorkerStartError(f"cannot start the queue: {error}") from error
 
     @property
     def idle(self) -> int:
@@ -354,9 +360,8 @@ class LocalEngine:
             # A bug of procq must not leave callers waiting for ever: end everything loudly.
             logger.critical("procq's supervisor thread failed; please report this", exc_info=True)
             host.failed(error)
-            for worker in list(self._workers.values()):
-                worker.process.kill()
-                worker.process.close()
+            for worker in self._workers.values():
+                worker.process.abandon()
         finally:
             self._close_descriptors()
             host.closed()
