@@ -87,8 +87,7 @@ class Handle(Generic[R_co]):
             task.owner = task.owner + 1 if isinstance(task.owner, int) else 1
 
     def __del__(self) -> None:
-        # Appending to a deque takes no lock, so this may run anywhere, even while one is held.
-        self._supervisor.orphans.append(self._task)
+        self._supervisor.orphan(self._task)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Handle) and self._task is other._task)
@@ -286,9 +285,7 @@ def _get(arrived: "SimpleQueue[Task]", timeout_s: float | None) -> bool:
     return True
 
 
-def as_completed(
-    handles: "Iterable[Handle[R]]", timeout: Duration | None = None
-) -> "Iterator[Handle[R]]":
+def as_completed(handles: "Iterable[Handle[R]]", timeout: Duration | None = None) -> "Iterator[Handle[R]]":
     """Yield handles in the order in which their tasks end; linear in their number (contract F2).
 
     Args:

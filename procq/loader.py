@@ -192,10 +192,9 @@ class _Loading:
                 hint='put what the file does as a script under if __name__ == "__main__"',
             ) from error
         if isinstance(error, Exception) and not _is_refusal(error):
-            raise _refusal(
-                f"{self._shown} failed while loading: {describe(error)}{_line_in(self._shown, error)}",
-                where=shown_frames(error),
-            ) from error
+            # What procq itself refuses, such as an option of a task, speaks for itself.
+            what = f"{self._shown} failed while loading: {describe(error)}{_line_in(self._shown, error)}"
+            raise _refusal(str(error) if _is_misuse(error) else what, where=shown_frames(error)) from error
 
 
 def _run_as_module(name: str, path: str, *, shown: str) -> "ModuleType":
@@ -245,6 +244,13 @@ def _is_refusal(error: BaseException) -> bool:
     from procq.errors import JobsFileError  # noqa: PLC0415
 
     return isinstance(error, JobsFileError)
+
+
+def _is_misuse(error: BaseException) -> bool:
+    """Return whether procq refused something in the user's code."""
+    from procq.errors import UsageError  # noqa: PLC0415
+
+    return isinstance(error, UsageError)
 
 
 def _missing(path: str, absolute: str) -> "JobsFileError":

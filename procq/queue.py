@@ -417,19 +417,19 @@ class Queue:
                 raise DuplicateTaskError(draft.id, "another task of the same submit")
             task = self._supervisor.scheduler.tasks.get(draft.id)
             if task is not None:
-                if not _is_same(task, draft, needs[: len(draft.inputs)]):
+                if not _is_same(task, draft, needs):
                     raise DuplicateTaskError(draft.id, f"another task of type {task.type!r} ({task.status})")
                 known[draft] = task
         return known
 
     def _make(self, draft: Draft, needs: list[Task], now: float) -> Task:
         options = draft.options
-        explicit = draft.id is not None
+        explicit = draft.id is not None and not options.is_derived
         return Task(
             self._free_id() if draft.id is None else draft.id,
             draft.type,
             draft.payload,
-            options,
+            options.alone(),
             depends_on=tuple(dict.fromkeys(needs)),
             inputs=tuple(needs[: len(draft.inputs)]),
             due=_due(options, now),
@@ -677,14 +677,14 @@ def _draw() -> float:
     return random()  # noqa: S311 - jitter needs no secrecy
 
 
-def _is_same(task: Task, draft: Draft, inputs: Iterable[Task | Draft]) -> bool:
+def _is_same(task: Task, draft: Draft, needs: Iterable[Task | Draft]) -> bool:
     """Whether a known task is what a draft describes (contract C4)."""
     rules = task.rules
     return (
         task.type == draft.type
         and task.payload == draft.payload
-        # In the payload a result is but a number.
-        and task.input_ids == tuple(given.id for given in inputs)
+        # Inputs first, and in order: in the payload a result is but a number.
+        and task.needs == tuple(dict.fromkeys(need.id for need in needs))
         and isinstance(rules, Options)
         and rules.same_as(draft.options)
     )

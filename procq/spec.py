@@ -5,7 +5,7 @@ Knows nothing of queues: a spec describes a task, a queue makes one of it.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, Final, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, final, overload
@@ -25,6 +25,8 @@ _RETRIABLE_OUTCOMES: Final = frozenset({"error", "timeout", "crash", "memory", "
 #: Options of which the first takes the place of the second.
 _EXCLUSIVE: Final = (("delay", "run_at"), ("run_at", "delay"))
 _RUN_IF: Final = ("success", "done", "failure")
+#: Options that may be given as several values.
+_MANY: Final = frozenset({"backoff", "depends_on", "never_retry", "retry_on"})
 #: Flags of code objects whose call returns a coroutine or an asynchronous generator
 #: (`inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR`, without importing inspect).
 _ASYNC_FLAGS: Final = 0x80 | 0x200
@@ -58,8 +60,8 @@ class Options:
     """
 
     __slots__ = (
-        "backoff", "delay_s", "depends_on", "expires", "given", "id", "max_attempts", "never_retry", "priority",
-        "retry_for_s", "retry_on", "run_at", "run_if", "timeout_s", "type",
+        "_alone", "backoff", "delay_s", "depends_on", "expires", "given", "id", "is_derived", "max_attempts",
+        "never_retry", "priority", "retry_for_s", "retry_on", "run_at", "run_if", "timeout_s", "type",
     )  # fmt: skip
 
     given: Mapping[str, object]
@@ -69,7 +71,8 @@ class Options:
         if unknown:
             known = ", ".join(sorted(OptionArguments.__annotations__))
             raise UsageError(f"unknown option {min(unknown)!r}; known are {known}")
-        self.given = MappingProxyType(dict(given))
+        # Copies: an iterator can be read once only, and `using` reads again; a list may change.
+        self.given = given = MappingProxyType({name: _kept(name, value) for name, value in given.items()})
         self.id = _text_or_none(given.get("id"), "id")
         self.type = _text_or_none(given.get("type"), "type")
         self.priority = _whole(given.get("priority", 0), "priority")
@@ -89,6 +92,16 @@ class Options:
         self.retry_on = None if retry_on is None else _class_names(retry_on, "retry_on", frozenset())
         self.never_retry = _class_names(given.get("never_retry", ()), "never_retry", _RETRIABLE_OUTCOMES)
         self.retry_for_s = _seconds_or_none(given.get("retry_for"), "retry_for")
+        self._alone: Options | None = None
+        #: whether `id` was derived from the arguments; then nobody asks for the task by it later, and
+        #: its result need not be kept for that (F5)
+        self.is_derived = False
+
+    def named(self, derived_id: str) -> "Options":
+        """Return these options with an id that was derived from the arguments (contract C4)."""
+        options = self.using({"id": derived_id})
+        options.is_derived = True
+        return options
 
     def using(self, changes: Mapping[str, object]) -> "Options":
         """Return these options with some of them replaced.
@@ -102,6 +115,15 @@ class Options:
                 merged.pop(other, None)
         return Options(merged)
 
+    def alone(self) -> "Options":
+        """Return these options without what they depend on: a task must not keep handles alive (F5)."""
+        if not self.depends_on:
+            return self
+        if self._alone is None:
+            self._alone = Options({name: value for name, value in self.given.items() if name != "depends_on"})
+            self._alone.is_derived = self.is_derived
+        return self._alone
+
     def with_defaults(self, defaults: Mapping[str, object]) -> "Options":
         """Return these options, with what was not given taken from `defaults`."""
         missing = {name: value for name, value in defaults.items() if name not in self.given}
@@ -111,10 +133,16 @@ class Options:
         return self.using(missing) if missing else self
 
     def same_as(self, other: "Options") -> bool:
-        """Whether both describe the same task (contract C4)."""
+        """Whether both describe the same task, what it depends on left aside (contract C4)."""
         return all(
-            getattr(self, name) == getattr(other, name) for name in Options.__slots__ if name not in {"given", "id"}
+            getattr(self, name) == getattr(other, name)
+            for name in Options.__slots__
+            if name not in {"_alone", "depends_on", "given", "id", "is_derived"}
         )
+
+
+def _kept(name: str, value: object) -> object:
+    return tuple(value) if name in _MANY and isinstance(value, list | Iterator) else value
 
 
 def _text_or_none(value: object, field: str) -> str | None:
@@ -361,6 +389,13 @@ def call_spec(
     spec: TaskSpec[R] = TaskSpec.__new__(TaskSpec)
     _fill(spec, fn, options.type or type_of(fn), args, kwargs, options)
     return spec
+
+
+def named(spec: TaskSpec[R], derived_id: str) -> TaskSpec[R]:
+    """Return a spec with an id that was derived from its arguments (contract C4)."""
+    twin: TaskSpec[R] = TaskSpec.__new__(TaskSpec)
+    _fill(twin, spec.fn, spec.type, spec.args, spec.kwargs, spec.options.named(derived_id))
+    return twin
 
 
 def type_of(fn: Callable[..., object]) -> str:

@@ -87,6 +87,8 @@ class Supervisor:
         self._engine_closing = False
         self._start_error: Ended | None = None
         self._all_closed = threading.Event()
+        #: the engine's own thread, once it has left nothing but itself
+        self._last_thread: threading.Thread | None = None
         #: runs done-callbacks
         self.callbacks = CallbackThread()
         #: what broke the supervisor's own thread; a bug of procq
@@ -122,7 +124,11 @@ class Supervisor:
             if self._opened:
                 return
             self._opened = True
-        self.engine.open(self)
+        try:
+            self.engine.open(self)
+        except BaseException:
+            self._opened = False  # it may be tried again
+            raise
         with self.lock:
             self.tick(self.engine.now())
             self.engine.wake()
@@ -133,9 +139,11 @@ class Supervisor:
         Raises:
             QueueClosedError: Shutdown began, or this is a forked child.
             WorkerStartError: Workers cannot start.
+            InternalError: The supervisor's own thread has failed.
         """
         if self.forked:
             raise QueueClosedError(_FORKED)
+        self.check_alive()
         if self._mode is not None or self.abandoned:
             raise QueueClosedError("the queue is shutting down and takes no more work")
         if self._start_error is not None:
@@ -154,7 +162,9 @@ class Supervisor:
                 self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
             self._paused = False  # or a drain would never end
             self._free_all_waiting()
-            if self._opened:
+            if self.bug is not None:
+                pass  # everything was killed, and what there was is not to be relied on
+            elif self._opened:
                 if mode == "kill" and timeout_s == 0:
                     self._cut_to(3, now)
                 self.tick(now)
@@ -162,6 +172,8 @@ class Supervisor:
             else:
                 self._close_unopened(now)
         self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
+        if self._last_thread is not None:
+            self._last_thread.join()
         self.callbacks.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
         return self._report()
 
@@ -398,6 +410,7 @@ class Supervisor:
 
     def cancel(self, task: Task) -> CancelAnswer:
         """Cancel a task (contract F3); the lock is held."""
+        self.check_alive()
         now = self.engine.now()
         answer = self._cancel(task, now)
         self.tick(now)
@@ -431,6 +444,7 @@ class Supervisor:
 
     def pause(self) -> None:
         """Start nothing new, and take back what was sent ahead (contract H1); the lock is held."""
+        self.check_alive()
         self._paused = True
         now = self.engine.now()
         self._take_back_all(now)
@@ -439,6 +453,7 @@ class Supervisor:
 
     def resume(self) -> None:
         """Go on after `pause`; the lock is held."""
+        self.check_alive()
         self._paused = False
         self.tick(self.engine.now())
         self.engine.wake()
@@ -523,6 +538,7 @@ class Supervisor:
                 for listener in task.listeners or ():
                     listener(task)  # type: ignore[operator]  # as in `_settle`
                 task.listeners = None
+            self._free_all_waiting()
 
     def check_alive(self) -> None:
         """Raise if the supervisor's own thread has failed.
@@ -538,6 +554,8 @@ class Supervisor:
         with self.lock:
             self._settle()
         self.callbacks.close()
+        if not self.engine.manual:
+            self._last_thread = threading.current_thread()
         self._all_closed.set()
 
     # --- telling the waiting ---------------------------------------------------------------------
@@ -546,9 +564,13 @@ class Supervisor:
         """Have `listener(task)` called once, under the lock, when the task has ended.
 
         The lock is held.  Returns False, and does nothing, if it has ended already.
+
+        Raises:
+            InternalError: The supervisor has failed, so that it never will.
         """
         if task.status in TERMINAL:
             return False
+        self.check_alive()
         if task.listeners is None:
             task.listeners = [listener]
         else:
@@ -576,6 +598,17 @@ class Supervisor:
                 task.listeners = None
                 for listener in listeners:
                     listener(task)  # type: ignore[operator]  # opaque to the core; written by `listen` alone
+
+    def orphan(self, task: Task) -> None:
+        """Note that a handle of a task has gone; takes no lock for long, so that `__del__` may call it anywhere."""
+        # A deque takes no lock.  If nobody holds ours just now the task is let go of at once, and with
+        # it its result; else whoever holds it, or the next to do so, sees to that.
+        self.orphans.append(task)
+        if self.lock.acquire(blocking=False):
+            try:
+                self._disown_orphans()
+            finally:
+                self.lock.release()
 
     def _disown_orphans(self) -> None:
         """Let go of the tasks whose last handle has gone."""
@@ -611,8 +644,7 @@ class CallbackThread:
         with self._lock:
             self._calls.put(call)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="procq-callbacks", daemon=True)
-                self._thread.start()
+                self._start_thread()
             if self._closed:  # a callback that was added after the end of the queue
                 self._calls.put(None)
 
@@ -622,6 +654,15 @@ class CallbackThread:
             self._closed = True
             if self._thread is not None:
                 self._calls.put(None)
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name="procq-callbacks", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has none to spare: the next callback tries again
+            logger.exception("done-callbacks cannot be called")
+        else:
+            self._thread = thread
 
     def flush(self) -> None:
         """Wait until the calls that are due have been made, unless this is one of them."""
@@ -705,6 +746,11 @@ class _LostLock:
 
     def __exit__(self, *_: object) -> None:
         """Never reached."""
+
+    def acquire(self, *, blocking: bool) -> bool:
+        """Return False: a try without a wait fails in peace."""
+        assert not blocking
+        return False
 
 
 _FORKED: Final = (

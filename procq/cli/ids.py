@@ -17,9 +17,9 @@ from typing import Any, Final, final
 
 from procq.spec import Output, TaskSpec
 
-#: Hexadecimal digits of a digest.  40 bits: among a million tasks of one type two are likely to
-#: share a digest; those get numbers, as equal tasks do.
-_DIGITS: Final = 10
+#: Hexadecimal digits of a digest.  64 bits: among a million tasks of one type two share a digest
+#: once in some 40 million runs (n²/2⁶⁵); those would get numbers, as equal tasks do.
+_DIGITS: Final = 16
 
 #: Gives the id of what a task depends on, or None if that has no stable id.
 IdOf = Callable[[object], str | None]
@@ -58,7 +58,7 @@ class Namer:
 
 
 def stable_id(spec: TaskSpec[Any], id_of: IdOf) -> str | None:
-    """Return "type-0123456789" for plain arguments, None for others."""
+    """Return "type-0123456789abcdef" for plain arguments, None for others."""
     try:
         encoded = _encoded((*spec.args, dict(spec.kwargs)), id_of)
     except (_NotPlainError, RecursionError):

@@ -15,11 +15,11 @@ from procq.cli import preview
 from procq.cli.ids import Namer
 from procq.errors import CycleError, JobsFileError, UnknownDependencyError
 from procq.handle import Handle
-from procq.spec import Output, TaskSpec, call_spec
+from procq.spec import Output, TaskSpec, call_spec, named
 
 Spec = TaskSpec[Any]
 
-#: The containers in which specs count as dependencies (UX 2.1).
+#: The containers in which specs count as dependencies.
 _CONTAINERS: Final = (list, tuple, dict)
 
 
@@ -126,16 +126,16 @@ class Intake:
         task_id = self._ids[spec]
         given = spec.options.given
         changes = {name: value for name, value in self._defaults.items() if name not in given}
-        if task_id is not None:
-            changes["id"] = task_id
         if spec.options.depends_on:
             changes["depends_on"] = [self._replaced(source) for source in spec.options.depends_on]
         args = tuple(self._replaced(value) for value in spec.args)
         kwargs = {name: self._replaced(value) for name, value in spec.kwargs.items()}
         if spec.fn is not None:
             # The type is named, because a wrapped partial has no name to derive it from again.
-            return call_spec(spec.fn, args, kwargs, spec.options.using(changes | {"type": spec.type}))
-        return TaskSpec(type=spec.type, payload=args[0], **cast("Any", {**given, **changes}))
+            twin = call_spec(spec.fn, args, kwargs, spec.options.using(changes | {"type": spec.type}))
+        else:
+            twin = TaskSpec(type=spec.type, payload=args[0], **cast("Any", {**given, **changes}))
+        return twin if task_id is None or spec.id is not None else named(twin, task_id)
 
     def _replaced(self, value: Any) -> Any:  # noqa: ANN401 - whatever stands in arguments
         """Return the value with what was made of them in place of specs; itself if there are none."""

@@ -340,7 +340,7 @@ class _Run:
         self._say_first_line()
         if self._settings.verbosity < 0 or len(self._tally.failures) >= _FAILURES_SHOWN:
             return
-        alike = end.error, end.where
+        alike = end.error.partition(":")[0], end.where
         full = self._settings.verbosity > 0
         if alike in self._shown and not full:
             end = end._replace(traceback="")

@@ -17,8 +17,9 @@ from procq.units import format_seconds
 Verdict = Literal["ok", "FAILED", "stopped at the deadline", "interrupted"]
 Line = tuple[Part, ...]
 
-#: How many failed tasks and origins of skipped ones the closing block names; a screen or two.
-_NAMED: Final = 50
+#: How many failed tasks and origins of skipped ones the closing block names: more than anybody
+#: reads, few enough for a CI log.
+_NAMED: Final = 200
 
 
 def start_line(command: str, *, given: Mapping[str, str], workers: int) -> Line:
@@ -73,7 +74,7 @@ def closing_lines(tally: Tally, *, verdict: Verdict, elapsed_s: float) -> Iterat
         attempts = f"  {_count(ending.attempts, 'attempt')}" if ending.attempts > 1 else ""
         yield (("bad", "  failed"), f"   {ending.label}{attempts}  {ending.error}   {ending.where}")
     if len(tally.failures) > _NAMED:
-        yield (("bad", "  failed"), f"   and {_count(len(tally.failures) - _NAMED, 'more task')}")
+        yield (("bad", "  failed"), f"   and {_count(len(tally.failures) - _NAMED, 'more task')}; --results lists all")
     labels = {ending.task_id: ending.label for ending in tally.failures}
     for origin, number in tally.skipped.most_common(_NAMED):
         yield (("warn", "  skipped"), f"  {_count(number, 'task')} after {labels.get(origin, origin)}")

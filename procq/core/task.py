@@ -87,7 +87,7 @@ class Task:
 
     __slots__ = (
         "cause", "cut", "dependents", "depends_on", "due", "ended", "entry", "expires_at", "explicit", "failures",
-        "fence", "first_started_at", "history", "id", "input_ids", "inputs", "listeners", "origin", "owner",
+        "fence", "first_started_at", "history", "id", "inputs", "listeners", "needs", "origin", "owner",
         "payload", "rank", "rules", "seq", "started_at", "status", "submitted_at", "type", "unmet", "value",
     )  # fmt: skip
 
@@ -112,10 +112,10 @@ class Task:
         self.rules = rules
         #: every task that must end before this one starts, each once
         self.depends_on = depends_on
+        #: their ids, kept where the task may be compared with one that is submitted again (C4)
+        self.needs = tuple(task.id for task in depends_on) if explicit else ()
         #: those of them whose results are arguments, by number
         self.inputs = inputs
-        #: their ids, where the task may be compared with one submitted again (C4)
-        self.input_ids = tuple(task.id for task in inputs) if explicit else ()
         #: the instant before which it does not start; None: at once
         self.due = due
         #: it must have started before this instant; None: no such bound

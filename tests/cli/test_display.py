@@ -218,14 +218,14 @@ def test_the_closing_block_names_what_failed_and_what_was_skipped() -> None:
 
 def test_a_flood_of_failures_is_cut_with_its_number() -> None:
     tally = Tally()
-    for number in range(60):
+    for number in range(210):
         tally.went_badly(failed(f"t-{number}", f"t({number})"))
         tally.went_badly(skipped(f"t-{number}"))
 
     lines = text_of(list(summary.closing_lines(tally, verdict="FAILED", elapsed_s=1)))
 
-    assert len(lines) == 1 + 51 + 51
-    assert lines[51] == "  failed   and 10 more tasks"
+    assert len(lines) == 1 + 201 + 201
+    assert lines[201] == "  failed   and 10 more tasks; --results lists all"
     assert lines[-1] == "  skipped  10 tasks after others"
 
 

@@ -46,7 +46,7 @@ def test_C4_an_id_is_the_type_and_a_digest() -> None:
     assert task_id is not None
     kind, _, digest = task_id.rpartition("-")
     assert kind == "work"
-    assert len(digest) == 10
+    assert len(digest) == 16
     assert int(digest, 16) >= 0
 
 

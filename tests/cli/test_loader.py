@@ -166,6 +166,19 @@ def test_an_error_whose_text_cannot_be_had_is_told_all_the_same(write: Write) ->
     assert error.what.startswith("jobs.py failed while loading: E: (its text cannot be had")
 
 
+def test_what_procq_refuses_while_loading_speaks_for_itself(write: Write, tmp_path: Path) -> None:
+    error = refusal(write("from procq.spec import task\n\n@task(max_attempts=0)\ndef f(): ...\n"))
+
+    assert error.what == "max_attempts=0: must be at least 1"
+    assert error.where == f"{tmp_path}/jobs.py:3  @task(max_attempts=0)"
+
+
+def test_an_async_task_is_refused_while_loading(write: Write) -> None:
+    error = refusal(write("from procq.spec import task\n@task\nasync def fetch(): ...\n"))
+
+    assert error.what.startswith("fetch is an async function; procq runs plain functions")
+
+
 def test_a_failed_load_leaves_no_trace(write: Write) -> None:
     path = write("raise ValueError('not yet')")
     refusal(path)

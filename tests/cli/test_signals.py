@@ -4,21 +4,26 @@ The keys are pressed on a pseudo-terminal, so the signal takes the way it takes 
 foreground process group, which workers are not in.
 """
 
+import hashlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Protocol
 
 import psutil
 import pytest
 from tests.support.command import Terminal
 
+from procq.cli.signals import STOP_SIGNALS, Signalled, StopSignals
+
 pytestmark = pytest.mark.processes
 
 Write = Callable[..., Path]
 
-#: What one interrupted run may say on a terminal, at most (UX 3.7).
+#: What one interrupted run may say on a terminal, at most.
 MOST_LINES = 12
 
 JOBS = """
@@ -310,3 +315,51 @@ def test_a_script_is_interrupted_the_same_way(write: Write, tmp_path: Path) -> N
         assert_quiet(run)
     finally:
         run.close()
+
+
+# --- the way of a signal, in this process -------------------------------------------------------
+
+
+def test_a_signal_is_a_message_though_the_main_thread_runs_no_bytecode() -> None:
+    """A Python handler would wait until the main thread comes back from C code, or for ever."""
+    inbox: SimpleQueue[Signalled] = SimpleQueue()
+    came: list[tuple[Signalled, bool]] = []
+    is_back = threading.Event()
+
+    def send_and_wait() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        came.append((inbox.get(timeout=20), is_back.is_set()))
+
+    with StopSignals(inbox):
+        sender = threading.Thread(target=send_and_wait)
+        sender.start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)  # a second or two, without the interpreter lock
+        is_back.set()
+        sender.join()
+
+    assert came == [(Signalled(signal.SIGTERM), False)]
+
+
+def test_signals_are_as_before_afterwards() -> None:
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+
+    with StopSignals(SimpleQueue()):
+        assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
+
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_outside_the_main_thread_signals_are_left_alone() -> None:
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    inside: list[object] = []
+
+    def enter() -> None:
+        with StopSignals(SimpleQueue()):
+            inside.extend(signal.getsignal(number) for number in STOP_SIGNALS)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+
+    assert inside == before

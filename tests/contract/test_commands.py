@@ -195,6 +195,18 @@ def test_F5_a_million_results_do_not_pile_up(driver: Driver) -> None:
     assert most <= 10
 
 
+def test_F5_a_chain_does_not_keep_what_nobody_needs_any_more(driver: Driver) -> None:
+    queue = driver.started()
+    handle = queue.submit(tasks.echo)
+    for _ in range(50):
+        handle = queue.submit(procq.task(tasks.echo, depends_on=[handle]).spec())
+        handle.wait()
+    gc.collect()
+    queue.submit(tasks.echo).wait()
+
+    assert len(queue._supervisor.scheduler.tasks) <= 3
+
+
 def test_F5_a_task_with_an_id_is_kept_without_its_handle(driver: Driver) -> None:
     queue = driver.started()
     queue.submit(procq.task(tasks.echo, id="kept").spec(1)).wait()

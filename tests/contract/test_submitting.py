@@ -277,6 +277,19 @@ def test_C3_delay_and_run_at_exclude_each_other() -> None:
         procq.task(tasks.echo, delay=1, run_at=datetime.now(UTC))
 
 
+def test_C3_options_given_as_iterators_are_read_once_and_kept(driver: Driver) -> None:
+    queue = driver.queue()
+    first = queue.submit(tasks.echo)
+    task = procq.task(tasks.echo, depends_on=iter([first]), retry_on=iter([ValueError]), never_retry=iter(["crash"]))
+
+    changed = task.using(priority=1)
+
+    assert changed.options.depends_on == (first,)
+    assert changed.options.retry_on == frozenset({"ValueError"})
+    assert changed.options.never_retry == frozenset({"crash"})
+    assert queue.submit(changed.spec()).status is Status.BLOCKED
+
+
 def test_C3_a_delayed_task_starts_not_before_its_instant(driver: Driver) -> None:
     queue = driver.started()
     submitted_at = driver.now()
@@ -416,6 +429,20 @@ def test_C4_a_spec_with_another_result_for_an_argument_is_another_spec(driver: D
     assert queue.submit(echo.spec(one)) is first
     with pytest.raises(errors.DuplicateTaskError, match="'once'"):
         queue.submit(echo.spec(two))
+
+
+def test_C4_a_spec_with_another_dependency_is_another_spec(driver: Driver) -> None:
+    queue = driver.started()
+    one, two = queue.submit(tasks.echo, 1), queue.submit(tasks.echo, 2)
+    echo = procq.task(tasks.echo, id="once")
+    first = queue.submit(echo.using(depends_on=[one]).spec())
+    first.wait()
+
+    assert queue.submit(echo.using(depends_on=[one.id]).spec()) is first
+    with pytest.raises(errors.DuplicateTaskError, match="'once'"):
+        queue.submit(echo.using(depends_on=[two]).spec())
+    with pytest.raises(errors.DuplicateTaskError, match="'once'"):
+        queue.submit(echo.spec())
 
 
 def test_C4_two_of_a_list_that_share_an_id_are_refused_whole(driver: Driver) -> None:

@@ -361,3 +361,138 @@ def swallow_tasks(path: str) -> None:
     with suppress(BlockingIOError):
         while end._tasks.recv(70_000, socket.MSG_DONTWAIT):
             pass
+
+
+# --- timeouts ---
+
+
+def fail_first(path: str, value: object) -> object:
+    """Fail the first time this is run with the path."""
+    first = not os.path.exists(path)  # noqa: PTH110
+    say(path, "run")
+    if first:
+        raise ValueError("the first time")
+    return value
+
+
+def stop_self() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    sleep_forever()
+
+
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+# --- leaving ---
+
+
+def pass_gate_and_fail(path: str) -> None:
+    pass_gate(path)
+    raise ValueError("after the gate")
+
+
+def leave_a_thread() -> None:
+    """Leave a thread that keeps the interpreter from ending."""
+    import threading  # noqa: PLC0415
+
+    threading.Thread(target=sleep_forever).start()
+
+
+def register_exit_hook(path: str) -> None:
+    import atexit  # noqa: PLC0415
+
+    atexit.register(say, path, "left")
+
+
+# --- life ---
+
+
+def say_pid(path: str) -> None:
+    say(path, os.getpid())
+
+
+_MEMORY: list[bytes] = []
+
+
+def remember(data: bytes) -> None:
+    _MEMORY.append(data)
+
+
+def remembered() -> int:
+    return len(_MEMORY[0])
+
+
+def fail_two_of_three(path: str) -> None:
+    say(path, "start")
+    with open(path, encoding="ascii") as file:  # noqa: PTH123
+        times = len(file.readlines())
+    if times % 3:
+        raise ValueError(times)
+
+
+def sleep_and_fail(seconds: float) -> None:
+    sleep(seconds)
+    raise ValueError("no start")
+
+
+def shout(text: str) -> str:
+    print(text)  # noqa: T201
+    print(text, file=sys.stderr)  # noqa: T201
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return text
+
+
+def read_stdin() -> str:
+    return sys.stdin.read()
+
+
+def print_without_newline(text: str) -> None:
+    print(text, end="")  # noqa: T201
+
+
+def surroundings(variable: str) -> dict[str, object]:
+    return {
+        "cwd": os.getcwd(),  # noqa: PTH109
+        "variable": os.environ.get(variable),
+        "leads its session": os.getsid(0) == os.getpgid(0) == os.getpid(),
+        "ignores SIGINT": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+    }
+
+
+def draw_slowly() -> float:
+    import random  # noqa: PLC0415
+
+    sleep(0.02)
+    return random.random()
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def sum_in_pool(numbers: list[int]) -> int:
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+
+    with ProcessPoolExecutor(2) as pool:
+        return sum(pool.map(square, numbers))
+
+
+def sum_in_queue(numbers: list[int]) -> int:
+    from procq import Queue  # noqa: PLC0415
+
+    with Queue(workers=2) as queue:
+        return sum(queue.map(int, numbers))
+
+
+def hold_inner_processes(path: str) -> None:
+    """Start a pool and a queue, tell the pids of their processes and never end."""
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+
+    from procq import Queue  # noqa: PLC0415
+
+    with Queue(workers=1) as queue, ProcessPoolExecutor(1) as pool:
+        inner = [queue.submit(pid).result(), pool.submit(pid).result()]
+        say(f"{path}.family", " ".join(map(str, [os.getpid(), *inner])))
+        announced_sleep(path)

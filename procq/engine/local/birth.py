@@ -92,16 +92,6 @@ def spawn(config: WorkerConfig) -> "WorkerProcess":
     if not hasattr(os, "pidfd_open"):
         raise WorkerStartError("cannot start a worker: the local engine needs Linux (os.pidfd_open) for now")
     _close_in_forks()
-    worker = WorkerProcess()
-    try:
-        with _BIRTH:
-            worker.start(config)
-    except OSError as error:
-        worker.abandon()
-        raise WorkerStartError(f"cannot start a worker: {error}") from error
-    except BaseException:
-        worker.abandon()
-        raise
     hello = wire.Hello(
         config.worker_id,
         cpus=config.cpus,
@@ -111,7 +101,17 @@ def spawn(config: WorkerConfig) -> "WorkerProcess":
         jobs=config.jobs,
         initializer=config.initializer,
     )
-    worker.channel.send(wire.pack_hello(hello))
+    worker = WorkerProcess()
+    try:
+        with _BIRTH:
+            worker.start(config)
+        worker.channel.send(wire.pack_hello(hello))
+    except (OSError, wire.WireError) as error:
+        worker.abandon()
+        raise WorkerStartError(f"cannot start a worker: {error}") from error
+    except BaseException:
+        worker.abandon()
+        raise
     return worker
 
 
@@ -192,11 +192,13 @@ class WorkerProcess:
             How many are known.
         """
         if self._is_ours():  # else the number may be another's by now, and with it the children
-            import psutil  # noqa: PLC0415 - 20 ms, for the first kill only
+            # Both need a descriptor, and there may be none left: then the group alone is killed.
+            with contextlib.suppress(ImportError, OSError):
+                import psutil  # noqa: PLC0415 - 20 ms, for the first kill only
 
-            with contextlib.suppress(psutil.Error):  # it is dying
-                found = psutil.Process(self.pid).children(recursive=True)
-                self._descendants += [process for process in found if process not in self._descendants]
+                with contextlib.suppress(psutil.Error):  # it is dying
+                    found = psutil.Process(self.pid).children(recursive=True)
+                    self._descendants += [process for process in found if process not in self._descendants]
         return len(self._descendants)
 
     def kill(self) -> None:
@@ -227,7 +229,7 @@ class WorkerProcess:
         _WORKERS.discard(self)
 
     def abandon(self) -> None:
-        """End a birth that failed half-way; waits the milliseconds that a SIGKILL takes."""
+        """Kill and bury it on the spot, as after half a birth; waits the milliseconds that a SIGKILL takes."""
         if self._is_ours():
             self._kill_group()
             with contextlib.suppress(ChildProcessError):

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from procq.core.heaps import TimerHeap
@@ -72,7 +73,8 @@ _NEWEST: Final = 0.125
 _PACES_MAX: Final = 10_000
 #: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
 _HANG_UP_S: Final = 1.0
-#: How long a worker may take to read a big payload; far more than any honest one needs.
+#: How long a worker may take to read a big payload, or to move on with a big result; far more than
+#: any honest one needs.
 _TRANSFER_S: Final = 10.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
 #: the kernel's buffers is at most some MiB, and one read takes one.
@@ -133,7 +135,7 @@ class _Worker:
         #: how many may be ahead; cut when they are taken back, and growing with each result
         self.depth = _AHEAD_MAX
         #: why `running` is being stopped
-        self.stopping: "Outcome | None" = None
+        self.stopping: Outcome | None = None
         #: what is wrong with the worker itself, if we ended it for that
         self.fault: str | None = None
         #: why it did not become ready
@@ -224,12 +226,18 @@ class LocalEngine:
     def open(self, host: Host) -> None:
         """Start the loop's thread."""
         self._host = host
-        self._alarm_fd = above_standard_streams(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        self._poller = select.epoll()
-        self._poller.register(self._alarm_fd, _READ)
         # A daemon, so that a forgotten queue cannot keep the interpreter from ending; the exit
         # hook of `Queue` kills its workers before daemons are frozen (contract G4).
-        threading.Thread(target=self._run, name="procq-supervisor", daemon=True).start()
+        thread = threading.Thread(target=self._run, name="procq-supervisor", daemon=True)
+        try:
+            self._poller = select.epoll()
+            self._alarm_fd = above_standard_streams(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            self._poller.register(self._alarm_fd, _READ)
+            thread.start()
+        except (OSError, RuntimeError) as error:
+            if self._alarm_fd >= 0:
+                self._close_descriptors()
+            raise WorkerStartError(f"cannot start the queue: {error}") from error
 
     @property
     def idle(self) -> int:
@@ -370,9 +378,8 @@ class LocalEngine:
             # A bug of procq must not leave callers waiting for ever: end everything loudly.
             logger.critical("procq's supervisor thread failed; please report this", exc_info=True)
             host.failed(error)
-            for worker in list(self._workers.values()):
-                worker.process.kill()
-                worker.process.close()
+            for worker in self._workers.values():
+                worker.process.abandon()
         finally:
             self._close_descriptors()
             host.closed()
@@ -713,7 +720,9 @@ class LocalEngine:
         """Take back what waits behind attempts that turned out long."""
         self._review_at = now + _LONG_S
         for worker in self._workers.values():
-            if worker.running is not None and worker.running_s <= _LONG_S and now - worker.begun_at > _LONG_S:
+            # What is big stays: nothing waits behind it, and to take it back costs the worker its life.
+            is_brief = worker.running is not None and worker.running_s <= _LONG_S and not worker.bulky
+            if is_brief and now - worker.begun_at > _LONG_S:
                 worker.expected_s += _UNKNOWN_S - worker.running_s
                 worker.running_s = _UNKNOWN_S
                 self._take_back_from(worker)
@@ -724,12 +733,17 @@ class LocalEngine:
 
     # --- stopping ------------------------------------------------------------------------------
 
-    def _overdue(self, worker: _Worker) -> None:
+    def _overdue(self, worker: _Worker, missing_before: int = -1) -> None:
         """An attempt has used up its timeout (contract D5)."""
         overdue = worker.running
         while self._read(worker):  # it may have ended in time, and its report not been read yet
             pass
         if overdue is None or worker.running is not overdue or worker.state is not _State.BUSY:
+            return
+        if worker.channel.receiving and worker.channel.missing != missing_before:
+            # It has ended in time: its report is big, and may take its time as long as it moves on.
+            handler = partial(self._overdue, missing_before=worker.channel.missing)
+            self._timers.set((worker.id, "deadline"), time.monotonic() + _TRANSFER_S, (handler, worker))
             return
         self._stop(worker, "timeout")
 
@@ -743,11 +757,10 @@ class LocalEngine:
         if worker.state is _State.BUSY:
             if self._take_back_from(worker) and reason == "timeout" and worker.running is None:
                 self._kill(worker)  # it has not begun its task for so long: it must be stopped, or stuck
-            # What is still ahead has been begun by the worker, so the attempt before it has ended.
+            # It may have ended; it has if the worker has begun what is still ahead.
             for _ in range(_READS_MAX):
-                if not worker.ahead or worker.running is not attempt:
+                if worker.running is not attempt or not (self._read(worker) or worker.ahead):
                     break
-                self._read(worker)
         if attempt is None or worker.running is not attempt:
             return False
         # A cancel outranks a timeout: it must not be retried (F3).

@@ -1,0 +1,120 @@
+"""Task functions for the tests of a queue's surroundings: orphans, big payloads, threads, odd environments.
+
+Workers import this module: nothing heavy here.
+"""
+
+import os
+import sys
+import time
+
+from tests.support.process_tasks import announce, say, sleep_forever
+
+# --- starting ---
+
+
+def wait_in_initializer(path: str) -> None:
+    """Be a worker that is starting for ever."""
+    announce(path)
+    sleep_forever()
+
+
+# --- sizes ---
+
+
+def double(data: bytes) -> bytes:
+    return data + data
+
+
+def joined(*parts: bytes) -> bytes:
+    return b"".join(parts)
+
+
+# --- state of a process ---
+
+
+def draw() -> tuple[int, float]:
+    import random  # noqa: PLC0415
+
+    return os.getpid(), random.random()
+
+
+def change_state(folder: str) -> int:
+    os.chdir(folder)
+    os.environ["PROCQ_TEST_STATE"] = "changed"
+    return os.getpid()
+
+
+def see_state() -> tuple[int, str, str | None]:
+    return os.getpid(), os.getcwd(), os.environ.get("PROCQ_TEST_STATE")  # noqa: PTH109 - pathlib is heavy
+
+
+def variables(*names: str) -> list[str | None]:
+    return [os.environ.get(name) for name in names]
+
+
+# --- streams ---
+
+
+def print_and_return(text: str) -> str:
+    print(text)  # noqa: T201
+    if sys.stderr is not None:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    return text
+
+
+def read_stdin() -> str:
+    return sys.stdin.read()
+
+
+# --- pools inside tasks ---
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def sum_with_pool(method: str) -> int:
+    import multiprocessing  # noqa: PLC0415
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        return sum(pool.map(square, range(10)))
+
+
+def sum_with_queue() -> int:
+    import procq  # noqa: PLC0415
+
+    with procq.Queue(workers=2) as queue:
+        return sum(queue.map(square, range(10)))
+
+
+def stay_with_pool(path: str) -> None:
+    """Fill a pool of processes with work that never ends, tell the pids and overrun."""
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+
+    with ProcessPoolExecutor(2) as pool:
+        for _ in range(2):
+            pool.submit(_tell_pid_and_stay, path)
+        sleep_forever()
+
+
+def stay_with_queue(path: str) -> None:
+    import procq  # noqa: PLC0415
+
+    with procq.Queue(workers=2) as queue:
+        for _ in range(2):
+            queue.submit(_tell_pid_and_stay, path)
+        sleep_forever()
+
+
+def _tell_pid_and_stay(path: str) -> None:
+    say(path, os.getpid())
+    sleep_forever()
+
+
+# --- time ---
+
+
+def say_number_and_instant(path: str, number: int) -> None:
+    say(path, f"{number}:{time.monotonic()}")
