@@ -400,7 +400,7 @@ class Supervisor:
                 engine.send_ahead(task)
             elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
                 self._take_back(less_urgent, now)
-                if not engine.idle and engine.room_ahead and not self._may_go_ahead(task):
+                if engine.room_ahead and not self._may_go_ahead(task) and not engine.idle:
                     return  # it cannot be sent ahead: the worker that ends first takes it
             else:
                 return
