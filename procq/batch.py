@@ -102,7 +102,10 @@ def _draft(spec: TaskSpec[Any], handlers: Handlers) -> Draft:
         if fn is None:
             raise UnknownHandlerError(spec.type, tuple(sorted(handlers)))
     payload, inputs = pickle_call(fn, spec.args, spec.kwargs, spec.type)
-    return Draft(spec, payload, inputs)
+    draft = Draft(spec, payload, inputs)
+    if draft.options.run_if == "failure" and not draft.depends_on:
+        raise UsageError(f"{draft.label} has run_if='failure' and depends on nothing that could fail; add depends_on=")
+    return draft
 
 
 @final

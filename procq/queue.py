@@ -372,10 +372,13 @@ class Queue:
             if drafts and supervisor.bounded:
                 size = sum(len(draft.payload) for draft in drafts.values())
                 supervisor.wait_for_room(size, block=block, timeout_s=timeout_s)
-            supervisor.check_usable()
-            new, handles = self._tasks_of(drafts)
-            if new:
-                supervisor.submit(new)
+            try:
+                supervisor.check_usable()
+                new, handles = self._tasks_of(drafts)
+                if new:
+                    supervisor.submit(new)
+            finally:
+                supervisor.let_in()
             by_spec.update(handles)
             return [by_spec[spec] for spec in specs]
 

@@ -294,7 +294,7 @@ class Supervisor:
         elif (due := scheduler.next_due()) is not None:
             self.engine.wake(due)
         if self._queue_for_room:
-            self._let_in()
+            self.let_in()
 
     def wait_for_room(self, size: int, *, block: bool, timeout_s: float | None) -> None:
         """Wait until a task with so many bytes may be submitted; the lock is held before and after.
@@ -303,15 +303,29 @@ class Supervisor:
             QueueFullError: There is no room, and the call must not wait (any longer).
             QueueClosedError: Shutdown began meanwhile.
         """
+        if not self._is_full(size):
+            return
+        if not self._opened:
+            raise QueueFullError(f"{self._bound()}, and the queue is not started, so waiting would never end")
+        if not block:
+            raise QueueFullError(f"{self._bound()}; submit later, or let submit() block")
+        turn = threading.Lock()
+        self._queue_for_room.append(turn)  # it keeps this place, however often it looks in vain
+        try:
+            self._wait_in_turn(turn, size, timeout_s)
+        except BaseException:
+            self._queue_for_room.remove(turn)
+            self.let_in()
+            raise
+        self._queue_for_room.remove(turn)  # the next one is let in once this task is accepted, or refused
+
+    def _wait_in_turn(self, turn: threading.Lock, size: int, timeout_s: float | None) -> None:
         ends_at = None if timeout_s is None else self.engine.now() + timeout_s
         while self._is_full(size):
-            if not self._opened:
-                raise QueueFullError(f"{self._bound()}, and the queue is not started, so waiting would never end")
-            if not block:
-                raise QueueFullError(f"{self._bound()}; submit later, or let submit() block")
-            turn = threading.Lock()
-            turn.acquire()
-            self._queue_for_room.append(turn)
+            self.check_usable()
+            if ends_at is not None and self.engine.now() >= ends_at:
+                raise QueueFullError(f"{self._bound()}, and no room came within {timeout_s:g} s")
+            turn.acquire(blocking=False)
             self.lock.release()
             try:
                 if not self.engine.manual:
@@ -322,11 +336,7 @@ class Supervisor:
                     raise QueueFullError(f"{self._bound()}, and nothing that could run would make room")
             finally:
                 self.lock.acquire()
-                if turn in self._queue_for_room:
-                    self._queue_for_room.remove(turn)
-            self.check_usable()
-            if ends_at is not None and self.engine.now() >= ends_at and self._is_full(size):
-                raise QueueFullError(f"{self._bound()}, and no room came within {timeout_s:g} s")
+        self.check_usable()
 
     def _is_full(self, size: int) -> bool:
         scheduler = self.scheduler
@@ -348,14 +358,23 @@ class Supervisor:
             return f"{waiting} tasks wait already (max_pending={self._max_pending})"
         return f"{scheduler.open_bytes} bytes of payload wait already (max_pending_bytes={self._max_pending_bytes})"
 
-    def _let_in(self) -> None:
-        """Wake the caller that waits longest for room; it looks again, and lets in the next."""
-        if not self._is_full(0):
-            self._queue_for_room.popleft().release()
+    def let_in(self) -> None:
+        """Wake the caller that waits longest for room, if there is any; the lock is held.
+
+        It looks again.  Whoever had its turn calls this, even if it submitted nothing after all:
+        the next one may have nothing else to be woken by.
+        """
+        if self._queue_for_room and not self._is_full(0):
+            self._wake_turn(self._queue_for_room[0])
 
     def _free_all_waiting(self) -> None:
-        while self._queue_for_room:
-            self._queue_for_room.popleft().release()
+        for turn in self._queue_for_room:
+            self._wake_turn(turn)
+
+    @staticmethod
+    def _wake_turn(turn: threading.Lock) -> None:
+        if turn.locked():
+            turn.release()
 
     # --- dispatching ---------------------------------------------------------------------------
 
@@ -390,7 +409,7 @@ class Supervisor:
                 engine.send_ahead(task)
             elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
                 self._take_back(less_urgent, now)
-                if engine.room_ahead and not self._may_go_ahead(task):
+                if engine.room_ahead and not self._may_go_ahead(task) and not engine.idle:
                     return  # it cannot be sent ahead: the worker that ends first takes it
             else:
                 return
@@ -522,7 +541,7 @@ class Supervisor:
             if self._mode is not None:
                 self._advance_shutdown(now)
         if self._queue_for_room:
-            self._let_in()
+            self.let_in()
 
     def broken(self, ended: Ended) -> None:
         """Workers cannot start: what waits ends FAILED with the start-up error (D11)."""

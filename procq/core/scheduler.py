@@ -227,6 +227,8 @@ class Scheduler:
         task.started_at = None
         if not task.history:
             task.first_started_at = None
+            if task.expires_at is not None:
+                self.expiring.set(task.seq, task.expires_at, task, task.seq)
         self._move(task, Status.READY)
         self.ready.push(task)
 
@@ -351,10 +353,10 @@ class Scheduler:
                 wave += self._tell(ended, now)
 
     def _tell(self, ended: Task, now: float) -> list[Task]:
-        """Tell the dependents of a task that it has ended; return those that this cancelled."""
+        """Tell the dependents of a task, in order of submission, that it has ended; return those this cancelled."""
         waiting: list[Task] = []
         cut: list[Task] = []
-        for dependent in dict.fromkeys(ended.dependents or ()):
+        for dependent in sorted(dict.fromkeys(ended.dependents or ()), key=_by_seq):
             if dependent.status is not Status.BLOCKED:
                 continue
             if self._heard(dependent, ended, now):

@@ -325,7 +325,7 @@ def test_a_failure_is_shown_as_it_happens_with_its_traceback(run: Run) -> None:
     line = JOBS.splitlines().index('    raise ValueError(f"no luck with {x}")') + 1
     shown = lines.index(f"x failed  fail(x='x')  attempt 1/1  ValueError: no luck with x   jobs.py:{line}")
     assert lines[shown + 1] == "    Traceback (most recent call last):"
-    assert "procq" not in "".join(lines[shown + 2 : shown + 4]).replace("procq_jobs", "")
+    assert "procq/engine" not in "".join(lines[shown + 2 : shown + 4]).replace("procq_jobs", "")
 
 
 def test_one_traceback_is_enough_for_failures_that_look_alike(run: Run) -> None:

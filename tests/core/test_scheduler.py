@@ -305,6 +305,60 @@ def test_B8_nothing_sent_ahead_is_overtaken_by_nobody() -> None:
     assert hand.scheduler.overtaken_by(hand.submit("b", priority=99)) is None
 
 
+# --- D4: what was never begun -------------------------------------------------------------------------
+
+
+def test_D4_a_start_that_never_began_is_undone_and_not_charged() -> None:
+    hand = Hand(limits={"video": 1})
+    task = hand.submit("a", type_name="video", max_attempts=1, retry_for_s=5)
+    hand.submit("b", type_name="video")
+    hand.start()
+
+    hand.scheduler.put_back(task, hand.now)
+
+    hand.scheduler.check_invariants()
+    assert (task.status, task.attempts, task.records()) == (READY, 0, ())
+    assert hand.scheduler.retries == 0
+    hand.now = 100
+    assert hand.start() == "a"
+    assert hand.end("a", "error", retry_after_s=5) is SCHEDULED, "retry_for runs from the start that was one"
+
+
+def test_D4_a_task_that_never_began_can_still_expire() -> None:
+    hand = Hand()
+    task = hand.submit("a", expires_s=5)
+    hand.start()
+    hand.scheduler.put_back(task, hand.now)
+
+    hand.pass_to(5)
+
+    assert hand.causes(["a"]) == ["expired"]
+
+
+def test_D4_a_task_that_began_before_does_not_expire_by_a_later_start_undone() -> None:
+    hand = Hand()
+    task = hand.submit("a", expires_s=5)
+    hand.run("a", "interrupted")
+    hand.start()
+    hand.scheduler.put_back(task, hand.now)
+
+    hand.pass_to(5)
+
+    assert hand.start() == "a"
+
+
+def test_G1_a_start_undone_while_a_shutdown_cuts_the_work_short_is_cancelled() -> None:
+    hand = Hand()
+    task = hand.submit("a")
+    hand.start()
+    hand.scheduler.cut_off(1)
+
+    hand.scheduler.put_back(task, 1)
+
+    assert hand.causes(["a"]) == ["shutdown"]
+    assert hand.scheduler.open == 0
+
+
 # --- C3: expires ------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from tests.support.process_tasks import announce, say, sleep_forever
+from tests.support.process_tasks import announce, pass_gate, say, sleep_forever
 
 # --- starting ---
 
@@ -118,3 +118,10 @@ def _tell_pid_and_stay(path: str) -> None:
 
 def say_number_and_instant(path: str, number: int) -> None:
     say(path, f"{number}:{time.monotonic()}")
+
+
+# --- room ---
+
+
+def pass_gate_with(path: str, _payload: bytes) -> None:
+    pass_gate(path)
