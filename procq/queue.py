@@ -34,7 +34,6 @@ from procq.batch import Draft, Resolver, draft_all, in_order, pickle_call
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
-from procq.engine.local.loop import LocalEngine
 from procq.engine.local.machine import quarter_of_memory, usable_cpus
 from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, as_completed, supervisor_of, task_of
@@ -164,8 +163,12 @@ class Queue:
             retention=_checked_bounds(retention, "retention"),
             dead_letters=_checked_bounds(dead_letters, "dead_letters"),
         )
+        chosen: Engine
         if engine == "local":
-            chosen: Engine = LocalEngine(
+            # Not before the check above: what it is built on does not exist on Windows.
+            from procq.engine.local.engine import LocalEngine  # noqa: PLC0415
+
+            chosen = LocalEngine(
                 workers=self.workers,
                 kill_grace_s=seconds(kill_grace, field="kill_grace"),
                 start_timeout_s=seconds(start_timeout, field="start_timeout"),

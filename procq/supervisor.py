@@ -239,9 +239,7 @@ class Supervisor:
     def _report(self) -> ShutdownReport:
         counts = self.scheduler.counts
         cut = tuple(task.id for task in sorted(self._cut, key=_by_seq))
-        return ShutdownReport(
-            not cut, counts[Status.SUCCEEDED], counts[Status.FAILED], counts[Status.CANCELLED], cut
-        )
+        return ShutdownReport(not cut, counts[Status.SUCCEEDED], counts[Status.FAILED], counts[Status.CANCELLED], cut)
 
     def _advance_shutdown(self, now: float) -> None:
         """Take the next step of a shutdown under way, if it is time for one."""
@@ -416,9 +414,7 @@ class Supervisor:
 
     def _may_go_ahead(self, task: Task) -> bool:
         """Whether a task may wait at a busy worker: not if a limit or an expiry could still stop it."""
-        return (
-            not self.scheduler.ready.limited(task.type) and task.expires_at is None and self.engine.fits_ahead(task)
-        )
+        return not self.scheduler.ready.limited(task.type) and task.expires_at is None and self.engine.fits_ahead(task)
 
     def _take_back(self, task: Task, now: float) -> None:
         """Take back a task sent ahead; if it has begun, note that."""
@@ -454,9 +450,7 @@ class Supervisor:
         now = self.engine.now()
         taken = 0
         for task in tasks:
-            taken += self.scheduler.replay(
-                task, now, reset_attempts=reset_attempts, with_dependents=with_dependents
-            )
+            taken += self.scheduler.replay(task, now, reset_attempts=reset_attempts, with_dependents=with_dependents)
         self.tick(now)
         self.engine.wake()
         return taken

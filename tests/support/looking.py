@@ -9,7 +9,7 @@ from typing import Final
 from tests.support.leaks import wait_until
 
 from procq import Queue
-from procq.engine.local.loop import LocalEngine
+from procq.engine.local.engine import LocalEngine
 
 #: How long to wait for any one thing: a safety bound, not a promise.
 PATIENCE_S: Final = 20.0

@@ -78,6 +78,16 @@ class Exit(NamedTuple):
     max_rss_bytes: int = 0
 
 
+def check_platform() -> None:
+    """Refuse a system that lacks what the local engine is built on.
+
+    Raises:
+        WorkerStartError: This is not Linux.
+    """
+    if not hasattr(os, "pidfd_open") or not hasattr(os, "eventfd"):
+        raise WorkerStartError(f"the local engine needs Linux for now; this is {sys.platform}")
+
+
 def spawn(config: WorkerConfig) -> "WorkerProcess":
     """Start a worker and send it its HELLO; it answers READY or START_FAILED.
 
@@ -89,8 +99,6 @@ def spawn(config: WorkerConfig) -> "WorkerProcess":
     """
     if not sys.executable:
         raise WorkerStartError("cannot start a worker: sys.executable does not name a Python interpreter")
-    if not hasattr(os, "pidfd_open"):
-        raise WorkerStartError("cannot start a worker: the local engine needs Linux (os.pidfd_open) for now")
     _close_in_forks()
     hello = wire.Hello(
         config.worker_id,

@@ -88,9 +88,7 @@ class Channel:
             for kind in (_packet_socket_type(), _packet_socket_type(), _socket.SOCK_STREAM):
                 made += _pair(kind)
             #: each read takes one of the claims, by whichever side
-            self._claims = above_standard_streams(
-                os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            )
+            self._claims = above_standard_streams(os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         except BaseException:
             for one in made:
                 one.close()

@@ -1,0 +1,811 @@
+"""The local engine: spawned workers, driven by one thread that waits in one selector (DESIGN 2, 3).
+
+    caller threads --start, send_ahead, take_back, stop--> Channel --> worker
+    loop thread    <--results, deaths (pidfd), wake-ups, timers-- workers
+
+Who touches what: everything of `LocalEngine` is touched under the host's lock only, by whichever
+thread holds it; the loop's thread gives the lock up while it waits in the selector, while it
+spawns, and while it looks for what a worker to be killed has started.  Nothing here unpickles,
+and nothing blocks while the lock is held.
+
+The engine knows which attempt each worker runs and which ones wait ahead of it; priorities,
+retries and graphs are the host's.  The kernel keeps count of what a worker has begun (`Channel`),
+so after a death the blame is certain: what has not been begun comes back uncharged, results still
+in the pipe count, and the one attempt that was begun and has no result is the culprit (D4).
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+from procq.engine.judgement import judge_stopped
+from procq.engine.local import birth, deaths, wire
+from procq.engine.local.loop import READ, WRITE, Loop
+from procq.engine.local.machine import usable_cpus
+from procq.engine.local.pace import UNKNOWN_S, Paces
+from procq.engine.local.roster import LONG_S, State, Worker
+from procq.engine.local.staffing import Staffing
+from procq.engine.protocol import Attempt, Host, StopReason
+from procq.errors import WorkerStartError
+from procq.outcome import Ended, class_names
+
+if TYPE_CHECKING:
+    from procq.outcome import Outcome
+
+logger = logging.getLogger(__name__)
+
+#: Workers spawned before the loop looks at its messages again (about 1 ms each).
+_SPAWNS_PER_TURN: Final = 4
+#: Attempts with more payload than this are not sent ahead; together with what its id and inputs
+#: add, such a one still fits in a packet.
+_AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
+#: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
+_HANG_UP_S: Final = 1.0
+#: How long a worker may take to read a big payload, or to move on with a big result; far more than
+#: any honest one needs.
+_TRANSFER_S: Final = 10.0
+#: Reads after which a result that must be in the pipe already would have been read: what is in
+#: the kernel's buffers is at most some MiB, and one read takes one.
+_READS_MAX: Final = 64
+
+
+@final
+class LocalEngine:
+    """Runs attempts in spawned processes on this machine (contract H).
+
+    Args:
+        workers: At most so many processes.
+        kill_grace_s: From asking an attempt to stop until its process group is killed.
+        start_timeout_s: A worker that is not ready by then is killed.
+        initializer: A pickled call that each worker makes first, or nothing.
+        jobs: Files that serve as modules in the workers, by module name.
+        max_tasks_per_worker: A worker is replaced after so many attempts; None: never.
+    """
+
+    manual = False
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        kill_grace_s: float = 1.0,
+        start_timeout_s: float = 60.0,
+        initializer: bytes = b"",
+        jobs: Callable[[], Mapping[str, str]] = dict,
+        max_tasks_per_worker: int | None = None,
+    ) -> None:
+        self._staffing = Staffing(workers)
+        self._cpus = usable_cpus()
+        self._kill_grace_s = kill_grace_s
+        self._start_timeout_s = start_timeout_s
+        self._initializer = initializer
+        self._jobs = jobs
+        self._tasks_per_worker = float("inf") if max_tasks_per_worker is None else max_tasks_per_worker
+        self._host: Host | None = None
+        self._workers: dict[int, Worker] = {}
+        self._worker_ids = 0
+        #: the last to become idle is the first to be used again: its caches are warm
+        self._idle: list[Worker] = []
+        #: busy workers to which more may be sent ahead, the one that has waited longest first
+        self._roomy: dict[Worker, None] = {}
+        self._by_seq: dict[int, Worker] = {}
+        self._ahead_at: dict[int, Worker] = {}
+        self._paces = Paces()
+        self._review_at = 0.0
+        #: at most so many are ahead of one worker now
+        self._share = 0
+        #: workers that have begun another attempt since the last `foresee`
+        self._hungry: set[Worker] = set()
+        #: workers with something in their outbox
+        self._to_flush: list[Worker] = []
+        #: workers to be killed, and workers just asked to stop: the loop looks for what they have
+        #: started, which takes milliseconds, and so does it without the lock
+        self._doomed: list[Worker] = []
+        self._asked: list[Worker] = []
+        self._closing = False
+        self._oom_watch = deaths.OomWatch()
+        self._loop = Loop()
+
+    # --- what the host asks (procq.engine.protocol.Engine) ---------------------------------------
+
+    now = staticmethod(time.monotonic)
+
+    @property
+    def turns(self) -> int:
+        """How often the loop has woken; an idle queue's must not."""
+        return self._loop.turns
+
+    def open(self, host: Host) -> None:
+        """Start the loop's thread.
+
+        Raises:
+            WorkerStartError: This is no Linux, or the system has no thread or descriptor to spare.
+        """
+        birth.check_platform()
+        self._host = host
+        # A daemon, so that a forgotten queue cannot keep the interpreter from ending; the exit
+        # hook of `Queue` kills its workers before daemons are frozen (contract G4).
+        thread = threading.Thread(target=self._run, name="procq-supervisor", daemon=True)
+        try:
+            self._loop.open()
+            try:
+                thread.start()
+            except BaseException:
+                self._loop.close()
+                raise
+        except (OSError, RuntimeError) as error:
+            raise WorkerStartError(f"cannot start the queue: {error}") from error
+
+    @property
+    def idle(self) -> int:
+        """How many attempts could begin at once."""
+        return len(self._idle)
+
+    def foresee(self, backlog: int) -> None:
+        """Learn how much there is to hand out, and find those that have room for it.
+
+        When little is left, what one worker has ahead the others may soon want: each gets no more
+        than half of its share, so the end is shared out one by one.
+        """
+        self._share = backlog // (2 * len(self._workers) or 1)
+        for worker in self._hungry:
+            self._mind_room(worker)
+        self._hungry.clear()
+
+    @property
+    def room_ahead(self) -> int:
+        """How many busy workers could be sent an attempt ahead."""
+        return len(self._roomy)
+
+    @property
+    def growing(self) -> bool:
+        """Whether more workers may be started for what is ready."""
+        staffing = self._staffing
+        return len(self._workers) < staffing.limit and not self._closing and not staffing.has_failed
+
+    def start(self, attempt: Attempt) -> None:
+        """Hand an attempt to the worker that became idle last."""
+        worker = self._idle.pop()
+        worker.left -= 1
+        worker.running_s = worker.expected_s = self._paces.expected_s(attempt.type, UNKNOWN_S)
+        self._begin(worker, attempt, time.monotonic())
+        self._post(worker, attempt, attempt.fence)
+        self._mind_room(worker)
+
+    def fits_ahead(self, attempt: Attempt) -> bool:
+        """Whether an attempt fits in one packet."""
+        return _packet_bytes(attempt) <= _AHEAD_MAX_BYTES
+
+    def send_ahead(self, attempt: Attempt) -> None:
+        """Send an attempt to a busy worker, behind what it runs."""
+        worker = next(iter(self._roomy))
+        del self._roomy[worker]
+        if not self._ahead_at:
+            self._review_at = time.monotonic() + LONG_S
+            self.wake(self._review_at)
+        worker.append(attempt, self._paces.expected_s(attempt.type, UNKNOWN_S))
+        self._ahead_at[attempt.seq] = worker
+        self._post(worker, attempt, attempt.fence + 1)
+        self._mind_room(worker)
+
+    def flush(self) -> None:
+        """Send what was handed out since the last time, one packet to a worker."""
+        to_flush, self._to_flush = self._to_flush, []
+        for worker in to_flush:
+            self._flush(worker)
+
+    def take_back(self, attempt: Attempt) -> bool:
+        """Take back all that the attempt's worker has not begun (DESIGN 3)."""
+        worker = self._ahead_at[attempt.seq]
+        self._take_back_from(worker)
+        if attempt.seq not in self._ahead_at:
+            return True
+        # The worker has begun it, so the results of those before it are in the pipe to us.
+        for _ in range(_READS_MAX):
+            if attempt.seq not in self._ahead_at:
+                return False
+            self._read(worker)
+        self._condemn(worker, "it claimed tasks that it has not run")
+        return False
+
+    def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> bool:
+        """Ask a running attempt to stop, and kill it after the grace; or kill it at once."""
+        worker = self._by_seq.get(attempt.seq)
+        return worker is not None and self._stop(worker, reason, at_once=at_once)
+
+    def wake(self, by: float | None = None) -> None:
+        """Have the loop take a turn soon, or by an instant; the lock is held."""
+        self._loop.wake(by)
+
+    def alarm(self) -> None:
+        """Have the loop take a turn; may be called without the lock, at any moment."""
+        self._loop.alarm()
+
+    def close(self, *, at_once: bool) -> None:
+        """Let all workers go, or kill them."""
+        self._closing = True
+        now = time.monotonic()
+        for worker in list(self._workers.values()):
+            if at_once or worker.state is not State.IDLE:
+                self._kill(worker)
+            else:
+                self._let_go(worker, now)
+        self.wake()
+
+    def step(self, _until: float | None) -> bool:
+        """Attempts run by themselves."""
+        raise NotImplementedError
+
+    def resize(self, workers: int) -> None:
+        """Change how many workers there may be; those too many leave once they are idle."""
+        self._staffing.resize(workers)
+        now = time.monotonic()
+        while len(self._workers) > workers and self._idle:
+            self._let_go(self._idle[-1], now)
+        self.wake()
+
+    def states(self) -> dict[str, int]:
+        """Count workers by what they do."""
+        counts = {str(state): 0 for state in State}
+        for worker in self._workers.values():
+            counts[worker.state] += 1
+        return counts
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the workers."""
+        return [worker.pid for worker in self._workers.values()]
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Turn until everything is closed; the outermost frame of the supervisor's thread."""
+        host = self._require_host()
+        try:
+            while self._turn(host):
+                pass
+        except BaseException as error:
+            # A bug of procq must not leave callers waiting for ever: end everything loudly.
+            logger.critical("procq's supervisor thread failed; please report this", exc_info=True)
+            host.failed(error)
+            for worker in self._workers.values():
+                worker.process.abandon()
+        finally:
+            with host.lock:
+                self._loop.close()
+            host.closed()
+
+    def _turn(self, host: Host) -> bool:
+        """Wait, then handle what happened; False when all is over."""
+        with host.lock:
+            if self._closing and not self._workers:
+                return False
+            wait_s = self._plan(host)
+        events = self._loop.poll(wait_s)
+        with host.lock:
+            self._loop.handle(events)
+            now = time.monotonic()
+            if now >= self._review_at:
+                self._review(now)
+            self._loop.ring_timers(now)
+            host.tick(now)
+            births = min(self._births(host, now), _SPAWNS_PER_TURN)
+            asked, self._asked = self._asked, []
+            doomed, self._doomed = self._doomed, []
+        for worker in asked:
+            worker.process.descendants()
+        for worker in doomed:
+            worker.process.descendants()
+            worker.process.kill()
+        for _ in range(births):
+            self._spawn(host)
+        return True
+
+    def _plan(self, host: Host) -> float:
+        """Decide how long to sleep; the lock is held."""
+        now = time.monotonic()
+        review_at = self._review_at if self._ahead_at else None
+        births_at = self._staffing.not_before if host.backlog and self._staffing.not_before > now else None
+        at_once = now if self._doomed or self._asked or self._births(host, now) else None
+        return self._loop.plan((host.next_due(), review_at, births_at, at_once), now)
+
+    # --- births --------------------------------------------------------------------------------
+
+    def _births(self, host: Host, now: float) -> int:
+        """Return how many workers should be started now."""
+        return 0 if self._closing else self._staffing.births(len(self._workers), host.backlog, now)
+
+    def _spawn(self, host: Host) -> None:
+        """Start a worker; without the lock, since it takes a millisecond."""
+        self._worker_ids += 1
+        worker_id = self._worker_ids
+        try:
+            process = birth.spawn(
+                birth.WorkerConfig(
+                    worker_id=worker_id,
+                    workers=self._staffing.limit,
+                    cpus=self._cpus,
+                    initializer=self._initializer,
+                    jobs=self._jobs(),
+                )
+            )
+        except WorkerStartError as error:
+            with host.lock:
+                self._spawn_refused(error)
+            return
+        with host.lock:
+            worker = Worker(worker_id, process, self._tasks_per_worker)
+            self._workers[worker_id] = worker
+            self._staffing.born(len(self._workers))
+            self._loop.watch(process.channel.result_fd, READ, partial(self._read_all, worker))
+            self._loop.watch(process.pidfd, READ, partial(self._died, worker))
+            self._watch_stream(worker)
+            self._set_timer(worker, "start", time.monotonic() + self._start_timeout_s, self._start_late)
+            if self._closing:
+                self._kill(worker)
+
+    def _spawn_refused(self, error: WorkerStartError) -> None:
+        """The system has no process or descriptor to spare: try again soon, or give up."""
+        now = time.monotonic()
+        self._staffing.refused(now)
+        if self._workers:
+            return  # the others go on; what they end makes room
+        self._start_failed(str(error))
+        self._require_host().tick(now)  # it may have been the last try, and this turn's tick is over
+
+    def _ready(self, worker: Worker) -> None:
+        """A worker has started."""
+        if worker.state is not State.STARTING:
+            return
+        self._staffing.ready()
+        self._drop_timer(worker, "start")
+        if len(self._workers) > self._staffing.limit:
+            self._let_go(worker, time.monotonic())
+        else:
+            worker.state = State.IDLE
+            self._idle.append(worker)
+
+    def _start_late(self, worker: Worker) -> None:
+        worker.start_late = True
+        worker.fault = f"it was not ready within start_timeout={self._start_timeout_s:g} s"
+        self._kill(worker)
+
+    def _start_failed(self, why: str) -> None:
+        """Count a failure to start; too many in a row end the work (contract D11)."""
+        others = len(self._workers) - self._staffing.starting
+        now = time.monotonic()
+        tries = self._staffing.failed(others, now)
+        if tries:
+            text = f"workers cannot start, tried {tries} times; the last time {why}"
+            logger.error("%s", text)
+            self._require_host().broken(
+                Ended("error", now, now, permanent=True, error_types=class_names(WorkerStartError), message=text)
+            )
+        elif others and now < self._staffing.not_before:
+            logger.warning("a worker cannot start; going on with %d: %s", others, why)
+
+    # --- attempts ------------------------------------------------------------------------------
+
+    def _begin(self, worker: Worker, attempt: Attempt, at: float) -> None:
+        """Note what a worker runs from now on."""
+        worker.running = attempt
+        worker.fence = attempt.fence
+        worker.begun_at = at
+        worker.bulky = False
+        self._by_seq[attempt.seq] = worker
+        if worker.state is State.DYING:  # all that is left to know is how the attempt ended
+            return
+        worker.state = State.BUSY
+        if attempt.timeout_s is not None:
+            # Not from `at`: the worker may have been busy since then with sending a big result.
+            self._set_deadline(worker, time.monotonic() + attempt.timeout_s)
+
+    def _mind_room(self, worker: Worker) -> None:
+        """Keep the worker among the roomy ones if more may be sent ahead to it, else not."""
+        if worker.has_room(self._share):
+            self._roomy[worker] = None
+        else:
+            self._roomy.pop(worker, None)
+
+    def _set_deadline(self, worker: Worker, at: float) -> None:
+        self._set_timer(worker, "deadline", at, self._overdue)
+
+    def _set_timer(self, worker: Worker, kind: str, at: float, call: Callable[[Worker], object]) -> None:
+        """Have `call(worker)` made at an instant, instead of what is set for it under the same kind."""
+        self._loop.set_timer((worker.id, kind), at, partial(call, worker))
+
+    def _drop_timer(self, worker: Worker, kind: str) -> None:
+        self._loop.drop_timer((worker.id, kind))
+
+    def _post(self, worker: Worker, attempt: Attempt, fence: int) -> None:
+        """Put an attempt into a worker's outbox."""
+        inputs = attempt.inputs
+        frame = wire.pack_task(
+            attempt.seq, fence, attempt.attempt, attempt.timeout_s, attempt.id, attempt.payload,
+            [given.value or b"" for given in inputs] if inputs else (),
+        )  # fmt: skip
+        outbox = worker.outbox
+        if isinstance(frame, bytes):
+            if worker.outbox_bytes + len(frame) > wire.PACKET_MAX:
+                self._flush(worker)
+            worker.outbox_bytes += len(frame)
+        else:  # only ever to an idle worker, so it is alone
+            worker.bulky = True
+        if not outbox:
+            self._to_flush.append(worker)
+        outbox.append(frame)
+
+    def _flush(self, worker: Worker) -> None:
+        """Send a worker what is in its outbox; one that cannot be reached has met its end."""
+        frames = worker.empty_outbox()
+        if not frames:  # flushed before, or taken back
+            return
+        try:
+            sent = worker.channel.send_tasks(frames)
+            fault = "it takes no task"
+        except wire.WireError as error:
+            sent, fault = False, str(error)
+        if not sent:
+            self._take_back_from(worker)
+            self._condemn(worker, fault)
+        elif worker.channel.sending:  # its time runs once it has everything
+            if worker.running is not None and worker.running.timeout_s is not None:
+                self._set_deadline(worker, worker.begun_at + _TRANSFER_S + worker.running.timeout_s)
+            self._watch_stream(worker)
+
+    def _unassign(self, worker: Worker) -> Attempt | None:
+        """Take note that a worker runs nothing any more, and return what it ran."""
+        attempt = worker.running
+        if attempt is not None:
+            worker.running = None
+            self._by_seq.pop(attempt.seq, None)
+            self._roomy.pop(worker, None)
+            if attempt.timeout_s is not None:
+                self._drop_timer(worker, "deadline")
+        return attempt
+
+    def _read(self, worker: Worker) -> bool:
+        """Read one message of a worker; return whether there was a whole one."""
+        channel = worker.channel
+        was_receiving = channel.receiving
+        try:
+            message = channel.receive()
+        except wire.WireError as error:
+            self._condemn(worker, f"it sent what is no message ({error})")
+            return False
+        if channel.receiving or was_receiving:
+            self._watch_stream(worker)
+        if message is None:
+            if channel.hung_up:
+                self._hung_up(worker)
+            return False
+        if message.__class__ is wire.Report:  # nearly always, and `match` would first ask for its bases
+            self._ended(worker, message)
+            return True
+        match message:
+            case wire.Ready():
+                self._ready(worker)
+            case wire.Progress():
+                if worker.running is not None and (worker.running.seq, worker.fence) == (message.seq, message.fence):
+                    self._require_host().progressed(worker.running, message.done, message.total)
+            case wire.StartFailed():
+                worker.start_error = message
+            case wire.Dropped():
+                self._dropped(worker)
+            case _:
+                self._condemn(worker, "it announced a message within a message")
+        return True
+
+    def _read_all(self, worker: Worker) -> None:
+        """Read what a worker has said; several results at a time when it ends many attempts."""
+        while self._read(worker) and worker.ahead:
+            pass
+
+    def _hung_up(self, worker: Worker) -> None:
+        """A worker has closed its end: its death follows at once, or it is a cheat."""
+        self._loop.unwatch(worker.channel.result_fd)
+        self._unwatch_stream(worker)
+        if worker.state is not State.DYING and not self._loop.has_timer((worker.id, "hang-up")):
+            self._set_timer(worker, "hang-up", time.monotonic() + _HANG_UP_S, self._still_there)
+
+    def _still_there(self, worker: Worker) -> None:
+        self._condemn(worker, "it closed the pipes to its supervisor")
+
+    def _ended(self, worker: Worker, report: wire.Report) -> None:
+        """A worker reports the end of its attempt."""
+        attempt = worker.running
+        if attempt is None or attempt.seq != report.seq or worker.fence != report.fence:
+            self._condemn(worker, "it reported an attempt that it was not given")
+            return
+        ended = report.ended
+        ended.pid = worker.pid
+        # The clock is one for all processes of a machine; what a worker says is bounded all the same.
+        ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
+        ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
+        self._unassign(worker)
+        self._paces.note(attempt.type, ended.ended_at - ended.started_at)
+        if worker.stopping is not None:
+            judge_stopped(ended, worker.stopping, attempt)
+            self._kill(worker)
+        elif ended.terminated:
+            ended.outcome, ended.signal = "crash", "SIGTERM"
+            ended.message = f"the worker (pid {worker.pid}) was ended by SIGTERM from outside"
+            ended.value, ended.error_types, ended.permanent = None, (), False
+            self._kill(worker)
+        else:
+            self._go_on(worker, ended.ended_at)
+        self._host_ended(attempt, report.fence, ended)
+
+    def _go_on(self, worker: Worker, at: float) -> None:
+        """A worker has ended an attempt: it begins what waits ahead, or is idle."""
+        if worker.ahead:
+            attempt = worker.pop_first()
+            del self._ahead_at[attempt.seq]
+            self._require_host().began(attempt, at)
+            self._begin(worker, attempt, at)
+            self._hungry.add(worker)
+        elif worker.state is State.BUSY and not worker.dropping:
+            self._to_idle(worker, at)
+
+    def _to_idle(self, worker: Worker, now: float) -> None:
+        worker.state = State.IDLE
+        if worker.left <= 0 or len(self._workers) > self._staffing.limit:
+            self._let_go(worker, now)
+        else:
+            self._idle.append(worker)
+
+    def _review(self, now: float) -> None:
+        """Take back what waits behind attempts that turned out long."""
+        self._review_at = now + LONG_S
+        for worker in self._workers.values():
+            # What is big stays: nothing waits behind it, and to take it back costs the worker its life.
+            is_brief = worker.running is not None and worker.running_s <= LONG_S and not worker.bulky
+            if is_brief and now - worker.begun_at > LONG_S:
+                worker.expect_long()
+                self._take_back_from(worker)
+                self._mind_room(worker)
+
+    def _host_ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
+        self._require_host().ended(attempt, fence, ended)
+
+    # --- stopping ------------------------------------------------------------------------------
+
+    def _overdue(self, worker: Worker, missing_before: int = -1) -> None:
+        """An attempt has used up its timeout (contract D5)."""
+        overdue = worker.running
+        while self._read(worker):  # it may have ended in time, and its report not been read yet
+            pass
+        if overdue is None or worker.running is not overdue or worker.state is not State.BUSY:
+            return
+        if worker.channel.receiving and worker.channel.missing != missing_before:
+            # It has ended in time: its report is big, and may take its time as long as it moves on.
+            handler = partial(self._overdue, missing_before=worker.channel.missing)
+            self._set_timer(worker, "deadline", time.monotonic() + _TRANSFER_S, handler)
+            return
+        self._stop(worker, "timeout")
+
+    def _stop(self, worker: Worker, reason: "Outcome", *, at_once: bool = False) -> bool:
+        """Ask a worker's attempt to stop; it is killed after the grace, and never used again.
+
+        Returns:
+            Whether that was needed: not if the attempt turned out not to have begun, or to have ended.
+        """
+        attempt = worker.running
+        if worker.state is State.BUSY:
+            if self._take_back_from(worker) and reason == "timeout" and worker.running is None:
+                self._kill(worker)  # it has not begun its task for so long: it must be stopped, or stuck
+            # It may have ended; it has if the worker has begun what is still ahead.
+            for _ in range(_READS_MAX):
+                if worker.running is not attempt or not (self._read(worker) or worker.ahead):
+                    break
+        if attempt is None or worker.running is not attempt:
+            return False
+        # A cancel outranks a timeout: it must not be retried (F3).
+        if worker.stopping is None or reason == "cancelled":
+            worker.stopping = reason
+        if at_once:
+            self._kill(worker)
+        elif worker.state is State.BUSY:
+            worker.state = State.STOPPING
+            self._roomy.pop(worker, None)
+            worker.process.ask()
+            self._asked.append(worker)
+            self._set_timer(worker, "grace", time.monotonic() + self._kill_grace_s, self._kill)
+            self.wake()
+        return True
+
+    def _take_back_from(self, worker: Worker) -> bool:
+        """Take back all that a worker has not begun, and give it to the host.
+
+        Returns:
+            Whether what it is to run was taken back too.
+        """
+        unsent = len(worker.empty_outbox())
+        revoked = worker.channel.revoke()
+        if not unsent + revoked:
+            return False
+        if revoked and worker.state is not State.DYING:
+            worker.dropping = True
+            with contextlib.suppress(wire.WireError):  # the pipe is shut: its death will tell
+                worker.channel.send(wire.DROP_FRAME)
+        worker.depth = max(1, worker.depth // 4)
+        was_running = unsent + revoked > len(worker.ahead)
+        self._give_back(worker, min(unsent + revoked, len(worker.ahead)))
+        if was_running:
+            self._return_running(worker)
+        self._mind_room(worker)
+        return was_running
+
+    def _give_back(self, worker: Worker, number: int) -> None:
+        """Give the last attempts ahead back to the host."""
+        host = self._require_host()
+        for _ in range(number):
+            attempt = worker.pop_last()
+            del self._ahead_at[attempt.seq]
+            host.returned(attempt)
+
+    def _return_running(self, worker: Worker) -> None:
+        """Give what a worker was to run, and has not begun, back to the host."""
+        if worker.bulky:  # its stream holds what nobody will read
+            self._kill(worker)
+        attempt = self._unassign(worker)
+        if attempt is not None:
+            worker.left += 1
+            self._require_host().returned(attempt)
+            self._go_on(worker, time.monotonic())
+
+    def _dropped(self, worker: Worker) -> None:
+        """A worker has forgotten what was taken back: it may be given more."""
+        worker.dropping = False
+        if worker.running is not None:
+            self._mind_room(worker)
+        elif worker.state is State.BUSY:
+            self._to_idle(worker, time.monotonic())
+
+    def _condemn(self, worker: Worker, fault: str) -> None:
+        """End a worker that broke the rules; its death tells the rest."""
+        if worker.fault is None:
+            worker.fault = fault
+        self._kill(worker)
+
+    def _kill(self, worker: Worker) -> None:
+        """Kill a worker and everything in its process group, now."""
+        if worker.state is State.DYING:
+            return
+        if worker.state is State.IDLE:
+            self._idle.remove(worker)
+        elif worker.state is State.STARTING:
+            self._staffing.starting -= 1
+        worker.state = State.DYING
+        self._roomy.pop(worker, None)
+        self._drop_timer(worker, "grace")
+        self._doomed.append(worker)
+        self.wake()
+
+    def _let_go(self, worker: Worker, now: float) -> None:
+        """Tell an idle worker to leave."""
+        if worker in self._idle:
+            self._idle.remove(worker)
+        worker.state = State.LEAVING
+        with contextlib.suppress(wire.WireError):
+            worker.channel.send(wire.EXIT_FRAME)
+        self._set_timer(worker, "grace", now + self._kill_grace_s, self._kill)
+
+    # --- deaths --------------------------------------------------------------------------------
+
+    def _died(self, worker: Worker) -> None:
+        """A worker's process has ended, however that came about."""
+        state = worker.state
+        if state is State.STARTING:
+            self._staffing.starting -= 1
+        elif state is State.IDLE:
+            self._idle.remove(worker)
+        worker.state = State.DYING
+        not_begun = worker.channel.revoke() + len(worker.empty_outbox())
+        never_began = not_begun > len(worker.ahead)
+        self._give_back(worker, min(not_begun, len(worker.ahead)))
+        self._read_rest(worker)
+        leave = worker.process.reap() or birth.Exit()
+        self._bury(worker)
+        if not self._workers:
+            self._staffing.not_before = 0.0
+        self._blame(worker, leave, never_began=never_began)
+        if state is State.STARTING or worker.start_error is not None or worker.start_late:
+            self._start_failed(deaths.start_failure_text(leave, error=worker.start_error, fault=worker.fault))
+        elif state is State.IDLE:
+            self._staffing.died_idle(len(self._workers), time.monotonic())
+
+    def _read_rest(self, worker: Worker) -> None:
+        """Read what a dead worker had said, which still counts.
+
+        All of it is there already, and no end need follow: what the worker forked may hold its pipes.
+        """
+        missing = -1
+        while self._read(worker) or worker.channel.missing != missing:
+            missing = worker.channel.missing
+
+    def _blame(self, worker: Worker, leave: birth.Exit, *, never_began: bool) -> None:
+        """Settle what becomes of the attempts a dead worker had."""
+        running = self._unassign(worker)
+        self._give_back(worker, len(worker.ahead))
+        if running is None:
+            return
+        if never_began and worker.stopping != "cancelled":
+            self._require_host().returned(running)
+            return
+        struck = self._oom_watch.has_struck() if leave.signal == "SIGKILL" else None
+        text = deaths.crash_text(worker.pid, leave, fault=worker.fault, oom_struck=struck)
+        ended = Ended(
+            "crash", worker.begun_at, time.monotonic(), message=text, pid=worker.pid, exit_code=leave.exit_code,
+            signal=leave.signal, peak_rss_bytes=leave.max_rss_bytes,
+        )  # fmt: skip
+        if worker.stopping is not None:
+            judge_stopped(ended, worker.stopping, running)
+        self._host_ended(running, worker.fence, ended)
+
+    def _bury(self, worker: Worker) -> None:
+        """Take a dead worker out of every table and close what is its."""
+        del self._workers[worker.id]
+        self._roomy.pop(worker, None)
+        self._hungry.discard(worker)
+        for kind in ("start", "grace", "deadline", "hang-up"):
+            self._drop_timer(worker, kind)
+        self._loop.unwatch(worker.channel.result_fd)
+        self._loop.unwatch(worker.process.pidfd)
+        self._unwatch_stream(worker)
+        worker.process.close()
+
+    # --- big payloads --------------------------------------------------------------------------
+
+    def _watch_stream(self, worker: Worker) -> None:
+        """Watch a worker's stream for what its channel waits for, if for anything."""
+        channel = worker.channel
+        mask = (WRITE if channel.sending else 0) | (READ if channel.receiving else 0)
+        if channel.hung_up:  # else its end would be reported again and again
+            mask = 0
+        if mask == worker.stream_mask:
+            return
+        if not mask:
+            self._unwatch_stream(worker)
+        elif worker.stream_mask:
+            self._loop.change(channel.stream_fd, mask)
+        else:
+            self._loop.watch(channel.stream_fd, mask, partial(self._stream_moves, worker))
+        worker.stream_mask = mask
+
+    def _unwatch_stream(self, worker: Worker) -> None:
+        worker.stream_mask = 0
+        self._loop.unwatch(worker.channel.stream_fd)
+
+    def _stream_moves(self, worker: Worker) -> None:
+        """A worker's stream can be written or read."""
+        channel = worker.channel
+        if channel.sending and channel.flush():
+            self._transfer_done(worker)
+        if channel.receiving:
+            self._read(worker)
+        if worker.id in self._workers:
+            self._watch_stream(worker)
+
+    def _transfer_done(self, worker: Worker) -> None:
+        """A big payload has been written: only now does its attempt's time begin to run."""
+        attempt = worker.running
+        if attempt is not None and worker.state is State.BUSY:
+            worker.begun_at = time.monotonic()
+            if attempt.timeout_s is not None:
+                self._set_deadline(worker, worker.begun_at + attempt.timeout_s)
+
+    def _require_host(self) -> Host:
+        assert self._host is not None, "the engine is not open"
+        return self._host
+
+
+def _packet_bytes(attempt: Attempt) -> int:
+    """Return about how many bytes an attempt takes in a pipe."""
+    size = len(attempt.payload) + 4 * len(attempt.id) + 64
+    for given in attempt.inputs:
+        size += 8 + len(given.value or b"")
+    return size

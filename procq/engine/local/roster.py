@@ -1,0 +1,131 @@
+"""What the engine knows of one worker: its state, what it runs and what waits behind that.
+
+No calls into processes or pipes here, and no host: `LocalEngine` acts, this remembers.
+"""
+
+from collections import deque
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, final
+
+from procq.engine.local import wire
+from procq.engine.local.birth import WorkerProcess
+from procq.engine.protocol import Attempt
+
+if TYPE_CHECKING:
+    from procq.outcome import Outcome
+
+#: Work sent ahead to one worker, in seconds as its types' attempts have lasted so far: enough to
+#: keep it busy while the supervisor attends to something else (measured: a depth of 16 no-ops
+#: carries 1.7 times as many tasks as a depth of 1), too little to matter to what comes after.
+AHEAD_S: Final = 0.001
+#: At most so many attempts are ahead of one worker.
+AHEAD_MAX: Final = 64
+#: Nothing waits at a worker whose attempt is expected to last longer than this, or has: what is
+#: more urgent could not overtake it at every other worker, nor an idle one take it over (B8).
+#: An idle gap of 60 us after each attempt is 1 % of this.
+LONG_S: Final = 0.005
+
+
+class State(StrEnum):
+    """What a worker does."""
+
+    STARTING = "starting"  #: spawned, not ready
+    IDLE = "idle"  #: can be given an attempt
+    BUSY = "busy"  #: runs an attempt, or must forget what was taken back first
+    STOPPING = "stopping"  #: was asked to stop its attempt; never used again
+    LEAVING = "leaving"  #: told to leave
+    DYING = "dying"  #: to be killed, or killed, its death not yet seen
+
+
+@final
+class Worker:
+    """One worker as the engine sees it."""
+
+    __slots__ = (
+        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "left",
+        "outbox", "outbox_bytes", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
+        "stopping", "stream_mask",
+    )  # fmt: skip
+
+    def __init__(self, worker_id: int, process: WorkerProcess, left: float) -> None:
+        #: ours, never the pid, which the system uses again
+        self.id = worker_id
+        self.process = process
+        self.channel = process.channel
+        self.pid = process.pid
+        self.state = State.STARTING
+        #: the attempt it runs, or is about to begin
+        self.running: Attempt | None = None
+        #: which start of the task that is
+        self.fence = 0
+        #: when it began, as far as is known; seconds on the monotonic clock
+        self.begun_at = 0.0
+        #: whether `running` was sent in more than a packet, which cannot be taken back whole
+        self.bulky = False
+        #: the attempts that wait behind `running`, with what each is expected to last
+        self.ahead: deque[tuple[Attempt, float]] = deque()
+        #: packets of the last of those, not sent yet; they are sent together
+        self.outbox: list[wire.Frame] = []
+        self.outbox_bytes = 0
+        #: tasks were taken back from it, and it has not said yet that it has forgotten them
+        self.dropping = False
+        #: what `running` was expected to last, and what it and all that is ahead are together
+        self.running_s = 0.0
+        self.expected_s = 0.0
+        #: how many attempts it may still be given before it is replaced
+        self.left = left
+        #: how many may be ahead; cut when they are taken back, and growing with each result
+        self.depth = AHEAD_MAX
+        #: why `running` is being stopped
+        self.stopping: Outcome | None = None
+        #: what is wrong with the worker itself, if we ended it for that
+        self.fault: str | None = None
+        #: why it did not become ready
+        self.start_error: wire.StartFailed | None = None
+        self.start_late = False
+        #: what the selector watches its stream for
+        self.stream_mask = 0
+
+    def has_room(self, share: int) -> bool:
+        """Whether one more attempt may wait here, if no worker shall hold more than `share`."""
+        ahead = len(self.ahead)
+        return (
+            self.state is State.BUSY
+            and self.running is not None
+            and self.left > 0
+            and self.running_s <= LONG_S
+            and not (self.dropping or self.bulky)
+            and (not ahead or (self.expected_s < AHEAD_S and ahead < self.depth and ahead < share))
+        )
+
+    def append(self, attempt: Attempt, expected_s: float) -> None:
+        """Let an attempt wait behind all others."""
+        self.left -= 1
+        self.ahead.append((attempt, expected_s))
+        self.expected_s += expected_s
+
+    def pop_first(self) -> Attempt:
+        """Take out the attempt that comes next: it begins, and `running` has ended."""
+        attempt, expected_s = self.ahead.popleft()
+        self.expected_s -= self.running_s
+        self.running_s = expected_s
+        if self.depth < AHEAD_MAX:
+            self.depth += 1
+        return attempt
+
+    def pop_last(self) -> Attempt:
+        """Take out the attempt that waits behind all others: it was taken back."""
+        attempt, expected_s = self.ahead.pop()
+        self.left += 1
+        self.expected_s -= expected_s
+        return attempt
+
+    def expect_long(self) -> None:
+        """Note that `running` has turned out long."""
+        self.expected_s += 1.0 - self.running_s
+        self.running_s = 1.0
+
+    def empty_outbox(self) -> list[wire.Frame]:
+        """Take out what is not sent yet."""
+        frames, self.outbox, self.outbox_bytes = self.outbox, [], 0
+        return frames
