@@ -35,6 +35,12 @@ _SLICES_PER_CALL: "Final" = 4
 #: down to what it allows, which is no error.
 _STREAM_BUFFER: "Final" = 1024 * 1024
 
+#: Nobody sends a worker so many tasks ahead: more claims were written by a cheat, who can write
+#: 2**64 of them, and the supervisor must not read until they are gone.
+_CLAIMS_MAX: "Final" = 4096
+#: What one read of a counter in the kernel gives.
+_CLAIM_SIZE: "Final" = 8
+
 # A supervisor may live in a program that has put SIGPIPE back to its deadly default.
 _SEND_FLAGS: "Final" = getattr(_socket, "MSG_NOSIGNAL", 0)
 # For ends whose own flag must stay "blocking", because the worker shares their description.
@@ -67,7 +73,7 @@ class Channel:
     sent.  The worker takes one before it begins a task, and the supervisor takes back what is left
     of them when it wants tasks back, so the kernel says exactly how many have begun.
 
-    Not thread-safe, but `send` in one thread and the other calls in another do not
+    Not thread-safe, but sending in one thread and the other calls in another do not
     disturb each other as long as no frame too big for a packet is under way.
 
     Attributes:
@@ -88,9 +94,7 @@ class Channel:
             for kind in (_packet_socket_type(), _packet_socket_type(), _socket.SOCK_STREAM):
                 made += _pair(kind)
             #: each read takes one of the claims, by whichever side
-            self._claims = above_standard_streams(
-                os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            )
+            self._claims = above_standard_streams(os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         except BaseException:
             for one in made:
                 one.close()
@@ -174,10 +178,13 @@ class Channel:
             Whether they were sent, as `send`; if not, their claims are still there.
 
         Raises:
-            WireError: The worker has shut its end.
+            WireError: The worker has shut its end, or spoilt the claims.
         """
         # The claims first: a worker that finds a task and no claim takes it for taken back.
-        os.eventfd_write(self._claims, len(frames))
+        try:
+            os.eventfd_write(self._claims, len(frames))
+        except (OSError, ValueError) as error:  # closed; or full, which a cheat made it: no number of tasks does
+            raise wire.WireError(f"there can be no more claims: {error}") from error
         if len(frames) == 1:
             return self.send(frames[0])
         return self._send_packet(b"".join(frames))  # type: ignore[arg-type]  # several are packets, all of them
@@ -223,15 +230,16 @@ class Channel:
         worker that lives must then be sent a DROP, and no task before it answers.
 
         Returns:
-            How many tasks were taken back.
+            How many tasks were taken back; more than were sent if the worker is a cheat.
         """
         revoked = 0
         try:
-            while True:
-                os.eventfd_read(self._claims)
+            while revoked < _CLAIMS_MAX:
+                os.read(self._claims, _CLAIM_SIZE)
                 revoked += 1
-        except BlockingIOError:
-            return revoked
+        except OSError:  # none is left, or the channel is closed
+            pass
+        return revoked
 
     def receive(self) -> wire.UpMessage | None:
         """Read the next message of the worker; never blocks.
@@ -387,12 +395,15 @@ class WorkerEnd:
         """Claim the next task: False if it was taken back, and with it all that came before the DROP.
 
         Raises:
-            OSError: The descriptor is closed.
+            OSError: The descriptor is closed, or another's.
         """
         try:
-            os.eventfd_read(self._claims)
+            # Not `eventfd_read`, which tells by an old `errno` that it got too little.
+            claimed = os.read(self._claims, _CLAIM_SIZE)
         except BlockingIOError:
             return False
+        if len(claimed) != _CLAIM_SIZE:
+            raise OSError("the claims are no counter any more")
         return True
 
     def send(self, frame: wire.Frame) -> None:
