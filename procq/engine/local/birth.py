@@ -111,7 +111,8 @@ def spawn(config: WorkerConfig) -> "WorkerProcess":
         jobs=config.jobs,
         initializer=config.initializer,
     )
-    worker.channel.send(wire.pack_hello(hello))
+    with contextlib.suppress(wire.WireError):  # dead already, which its death will tell
+        worker.channel.send(wire.pack_hello(hello))
     return worker
 
 
