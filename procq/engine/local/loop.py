@@ -101,8 +101,9 @@ class _Worker:
     """What the engine knows of one worker."""
 
     __slots__ = (
-        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "left", "outbox", "outbox_bytes", "pid",
-        "process", "running", "running_s", "start_error", "start_late", "state", "stopping", "stream_mask",
+        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "left",
+        "outbox", "pid", "process", "running", "running_s", "start_error", "start_late", "state", "stopping",
+        "stream_mask",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: birth.WorkerProcess, left: float) -> None:
@@ -120,9 +121,8 @@ class _Worker:
         self.bulky = False
         #: the attempts that wait behind `running`, with what each is expected to last
         self.ahead: deque[tuple[Attempt, float]] = deque()
-        #: packets not sent yet, of the last of those; `flush` sends them together
+        #: frames not sent yet, of the last of those; `flush` sends them together
         self.outbox: list[wire.Frame] = []
-        self.outbox_bytes = 0
         #: tasks were taken back from it, and it has not said yet that it has forgotten them
         self.dropping = False
         #: what `running` was expected to last, and what it and all that is ahead are together
@@ -133,7 +133,7 @@ class _Worker:
         #: how many may be ahead; cut when they are taken back, and growing with each result
         self.depth = _AHEAD_MAX
         #: why `running` is being stopped
-        self.stopping: "Outcome | None" = None
+        self.stopping: Outcome | None = None
         #: what is wrong with the worker itself, if we ended it for that
         self.fault: str | None = None
         #: why it did not become ready
@@ -560,35 +560,42 @@ class LocalEngine:
             attempt.seq, fence, attempt.attempt, attempt.timeout_s, attempt.id, attempt.payload,
             [given.value or b"" for given in inputs] if inputs else (),
         )  # fmt: skip
-        outbox = worker.outbox
-        if isinstance(frame, bytes):
-            if worker.outbox_bytes + len(frame) > wire.PACKET_MAX:
-                self._flush(worker)
-            worker.outbox_bytes += len(frame)
-        else:  # only ever to an idle worker, so it is alone
+        if not isinstance(frame, bytes):  # only ever to an idle worker, so it is alone
             worker.bulky = True
-        if not outbox:
+        if not worker.outbox:
             self._to_flush.append(worker)
-        outbox.append(frame)
+        worker.outbox.append(frame)
 
     def _flush(self, worker: _Worker) -> None:
         """Send a worker what is in its outbox; one that cannot be reached has met its end."""
-        frames = worker.outbox
-        if not frames:  # flushed before, or taken back
-            return
-        worker.outbox, worker.outbox_bytes = [], 0
-        try:
-            sent = worker.channel.send_tasks(frames)
-            fault = "it takes no task"
-        except wire.WireError as error:
-            sent, fault = False, str(error)
-        if not sent:
-            self._take_back_from(worker)
-            self._condemn(worker, fault)
-        elif worker.channel.sending:  # its time runs once it has everything
+        while worker.outbox:  # else it was taken back
+            packet = _first_packet(worker.outbox)
+            try:
+                sent = worker.channel.send_tasks(packet)
+            except wire.WireError as error:
+                del worker.outbox[: len(packet)]
+                self._take_back_from(worker)
+                self._condemn(worker, str(error))
+                return
+            if not sent:
+                self._return_unsent(worker)
+                return
+            del worker.outbox[: len(packet)]
+        if worker.channel.sending:  # its time runs once it has everything
             if worker.running is not None and worker.running.timeout_s is not None:
                 self._set_deadline(worker, worker.begun_at + _TRANSFER_S + worker.running.timeout_s)
             self._watch_stream(worker)
+
+    def _return_unsent(self, worker: _Worker) -> None:
+        """Give back what found the pipe full, which a few big packets make it."""
+        unsent, worker.outbox = len(worker.outbox), []
+        is_idle = unsent > len(worker.ahead)
+        worker.depth = max(1, worker.depth // 4)
+        self._give_back(worker, min(unsent, len(worker.ahead)))
+        if is_idle:  # so it has read all, and yet there is no room
+            self._return_running(worker)
+            self._condemn(worker, "it takes no task")
+        self._mind_room(worker)
 
     def _unassign(self, worker: _Worker) -> Attempt | None:
         """Take note that a worker runs nothing any more, and return what it ran."""
@@ -617,7 +624,7 @@ class LocalEngine:
                 self._hung_up(worker)
             return False
         if message.__class__ is wire.Report:  # nearly always, and `match` would first ask for its bases
-            self._ended(worker, message)  # type: ignore[arg-type]  # just seen
+            self._ended(worker, message)
             return True
         match message:
             case wire.Ready():
@@ -770,8 +777,7 @@ class LocalEngine:
         Returns:
             Whether what it is to run was taken back too.
         """
-        unsent = len(worker.outbox)
-        worker.outbox, worker.outbox_bytes = [], 0
+        unsent, worker.outbox = len(worker.outbox), []
         revoked = worker.channel.revoke()
         if not unsent + revoked:
             return False
@@ -981,6 +987,16 @@ class LocalEngine:
     def _require_host(self) -> Host:
         assert self._host is not None, "the engine is not open"
         return self._host
+
+
+def _first_packet(frames: list[wire.Frame]) -> list[wire.Frame]:
+    """Return the first frames, as many as fit into one packet; at least one, as a big one is alone."""
+    size = 0
+    for count, frame in enumerate(frames):
+        size += len(frame)
+        if size > wire.PACKET_MAX and count:
+            return frames[:count]
+    return frames[:]
 
 
 def _packet_bytes(attempt: Attempt) -> int:

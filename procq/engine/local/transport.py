@@ -175,19 +175,23 @@ class Channel:
                 for a packet.
 
         Returns:
-            Whether they were sent, as `send`; if not, their claims are still there.
+            Whether they were sent, as `send`; if not, there are no claims for them either.
 
         Raises:
-            WireError: The worker has shut its end, or spoilt the claims.
+            WireError: The worker has shut its end, or spoilt the claims; `revoke` says what it has not begun,
+                these among them.
         """
         # The claims first: a worker that finds a task and no claim takes it for taken back.
         try:
             os.eventfd_write(self._claims, len(frames))
         except (OSError, ValueError) as error:  # closed; or full, which a cheat made it: no number of tasks does
             raise wire.WireError(f"there can be no more claims: {error}") from error
-        if len(frames) == 1:
-            return self.send(frames[0])
-        return self._send_packet(b"".join(frames))  # type: ignore[arg-type]  # several are packets, all of them
+        # Several are packets, all of them.
+        sent = self.send(frames[0] if len(frames) == 1 else b"".join(frames))  # type: ignore[arg-type]
+        if not sent:
+            # A worker takes no more claims than it has tasks, so that these are still there.
+            self._take_claims(len(frames))
+        return sent
 
     def _send_packet(self, packet: bytes) -> bool:
         try:
@@ -232,14 +236,17 @@ class Channel:
         Returns:
             How many tasks were taken back; more than were sent if the worker is a cheat.
         """
-        revoked = 0
+        return self._take_claims(_CLAIMS_MAX)
+
+    def _take_claims(self, most: int) -> int:
+        taken = 0
         try:
-            while revoked < _CLAIMS_MAX:
+            while taken < most:
                 os.read(self._claims, _CLAIM_SIZE)
-                revoked += 1
+                taken += 1
         except OSError:  # none is left, or the channel is closed
             pass
-        return revoked
+        return taken
 
     def receive(self) -> wire.UpMessage | None:
         """Read the next message of the worker; never blocks.
