@@ -46,8 +46,8 @@ def test_H4_a_worker_has_a_session_of_its_own_and_the_supervisors_surroundings()
     assert found["cwd"] == str(Path.cwd())
     assert found["sigint_ignored"]
     assert found["stdin"] == os.devnull
-    # Standard streams, four of ours, and the one that the listing itself used.
-    assert len(found["descriptors"]) == 3 + 4 + 1
+    # Standard streams, five of ours, and the one that the listing itself used.
+    assert len(found["descriptors"]) == 3 + 5 + 1
 
 
 def test_H4_signals_blocked_in_the_spawning_thread_are_not_blocked_in_the_worker() -> None:
@@ -111,6 +111,21 @@ def test_without_an_interpreter_there_is_a_clear_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(WorkerStartError, match="does not name"):
         birth.spawn(WorkerConfig(worker_id=1, workers=1, cpus=1))
+
+
+def test_a_worker_that_is_dead_before_the_first_word_tells_it_by_its_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = birth._sentinel
+
+    def sentinel_of_a_dead_one(pid: int) -> int:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return real(pid)
+
+    monkeypatch.setattr(birth, "_sentinel", sentinel_of_a_dead_one)
+    monkeypatch.setattr(birth, "_BOOT", "raise SystemExit(7)")
+    with Driver(await_ready=False) as driver:
+        assert driver.death().exit_code == 7
+        assert driver.channel.receive() is None
+        assert driver.channel.hung_up
 
 
 def test_H24_out_of_descriptors_is_a_clear_error_and_leaves_nothing() -> None:

@@ -259,3 +259,17 @@ def test_tasks_keep_running_on_the_same_workers() -> None:
         assert used <= pids(queue)
         assert len(used) <= 2
         assert engine_of(queue).idle <= 2
+
+
+def test_B1_payloads_that_overfill_a_pipe_keep_their_order_and_harm_nobody(tmp_path: Path) -> None:
+    """Three of them fill a socket: a full one is no fault of its worker, and what did not fit comes back."""
+    log = tmp_path / "log"
+    with Queue(workers=1) as queue:
+        warm_up(queue, tmp_path / "warm")
+        handles = [queue.submit(tasks.say, str(log), number, bytes(40_000)) for number in range(200)]
+        for handle in handles:
+            handle.result(PATIENCE_S)
+        check_invariants(queue)
+
+    assert lines(log) == [str(number) for number in range(200)]
+    assert {handle.attempts for handle in handles} == {1}

@@ -1,6 +1,7 @@
 """Frames arrive whole and in order, whatever their size, and nothing blocks on the supervisor's side."""
 
 import os
+import random
 import select
 import socket
 import subprocess
@@ -81,6 +82,13 @@ def pack_result(seq: int, value: bytes = b"value") -> wire.Frame:
     return wire.pack_ended(seq, 1, Ended("ok", 1.0, 2.0, value=value))
 
 
+def the_task(message: wire.DownMessage) -> wire.Task:
+    """Return the only task of a message."""
+    assert isinstance(message, list)
+    (task,) = message
+    return task
+
+
 def pattern(size: int) -> bytes:
     """Bytes that show a slice in the wrong place."""
     return (b"".join(number.to_bytes(4, "little") for number in range(size // 4 + 1)))[:size]
@@ -96,9 +104,8 @@ def test_a_task_of_any_size_arrives(pair: Pair, size: int) -> None:
         received = pool.submit(pair.end.receive)
         assert pair.channel.send(pack(1, call))
         pair.flush()
-        task = received.result(PATIENCE_S)
+        task = the_task(received.result(PATIENCE_S))
 
-    assert isinstance(task, wire.Task)
     assert task.call == call
     assert not pair.channel.sending
 
@@ -122,8 +129,7 @@ def test_big_and_small_messages_keep_their_order_both_ways(pair: Pair) -> None:
 
     def serve() -> None:
         for _ in sizes:
-            task = pair.end.receive()
-            assert isinstance(task, wire.Task)
+            task = the_task(pair.end.receive())
             pair.end.send(pack_result(task.seq, bytes(task.call)))
             pair.end.send_if_room(wire.pack_progress(task.seq, 1, 1.0, 1.0))
 
@@ -154,25 +160,48 @@ def test_a_body_in_pieces_arrives_in_theirs(pair: Pair) -> None:
         received = pool.submit(pair.end.receive)
         assert pair.channel.send(wire.pack_task(1, 1, 1, None, "id", b"call", inputs))
         pair.flush()
-        task = received.result(PATIENCE_S)
+        task = the_task(received.result(PATIENCE_S))
 
-    assert isinstance(task, wire.Task)
     assert (bytes(task.call), [bytes(one) for one in task.inputs]) == (b"call", inputs)
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+def test_tasks_sent_together_arrive_together_with_a_claim_for_each(pair: Pair, count: int) -> None:
+    size = wire.PACKET_MAX // count - 100
+    assert pair.channel.send_tasks([pack(seq, pattern(size)) for seq in range(count)])
+
+    tasks = pair.end.receive()
+
+    assert isinstance(tasks, list)
+    assert [(task.seq, task.call) for task in tasks] == [(seq, pattern(size)) for seq in range(count)]
+    assert [pair.end.claim() for _ in range(count + 1)] == [True] * count + [False]
+
+
+def test_a_big_task_has_one_claim(pair: Pair) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(pair.end.receive)
+        assert pair.channel.send_tasks([pack(1, pattern(1_000_000))])
+        pair.flush()
+        task = the_task(received.result(PATIENCE_S))
+
+    assert task.call == pattern(1_000_000)
+    assert [pair.end.claim(), pair.end.claim()] == [True, False]
 
 
 # --- never blocking ---
 
 
-def test_a_full_socket_refuses_and_sends_nothing(pair: Pair) -> None:
+def test_a_full_socket_refuses_and_sends_nothing_nor_claims(pair: Pair) -> None:
     sent = 0
-    while pair.channel.send(pack(sent)):
+    while pair.channel.send_tasks([pack(sent)]):
         sent += 1
         assert sent < 100_000
 
-    seqs = [task.seq for task in (pair.end.receive() for _ in range(sent)) if isinstance(task, wire.Task)]
-
-    assert seqs == list(range(sent))
-    assert pair.channel.take_back() is None
+    assert not pair.channel.send_tasks([pack(sent), pack(sent + 1)])
+    assert [the_task(pair.end.receive()).seq for _ in range(sent)] == list(range(sent))
+    assert pair.channel.revoke() == sent
+    with pytest.raises(BlockingIOError):
+        pair.end._tasks.recv(1, socket.MSG_DONTWAIT)
 
 
 def test_a_big_task_that_nobody_reads_does_not_block(pair: Pair) -> None:
@@ -187,7 +216,8 @@ def test_a_big_task_that_nobody_reads_does_not_block(pair: Pair) -> None:
 def test_nothing_there_is_none(pair: Pair) -> None:
     assert pair.channel.receive() is None
     assert pair.channel.receive_bulk() is None
-    assert pair.channel.take_back() is None
+    assert pair.channel.revoke() == 0
+    assert not pair.end.claim()
     assert pair.channel.flush()
     assert not pair.channel.hung_up
 
@@ -202,41 +232,126 @@ def test_progress_is_dropped_rather_than_waited_for(pair: Pair) -> None:
 # --- taking back ---
 
 
-def test_taking_back_is_first_in_first_out_and_skips_what_is_no_task(pair: Pair) -> None:
-    assert pair.channel.send(pack(1))
-    assert pair.channel.send(wire.EXIT_FRAME)
-    assert pair.channel.send(pack(2, bytes(100_000)))
+def test_what_is_taken_back_are_the_last_tasks_whatever_was_read(pair: Pair) -> None:
+    assert pair.channel.send_tasks([pack(1), pack(2), pack(3)])
+    assert pair.channel.send_tasks([pack(4)])
+    assert isinstance(pair.end.receive(), list)
+    assert pair.end.claim()
 
-    assert [pair.channel.take_back() for _ in range(3)] == [(1, 1), (2, 1), None]
+    assert pair.channel.revoke() == 3
+    assert pair.channel.revoke() == 0
+    assert not pair.end.claim()
 
 
-def test_each_packet_is_taken_back_or_read_never_both_never_neither(pair: Pair) -> None:
+def test_after_a_drop_there_are_claims_again(pair: Pair) -> None:
+    assert pair.channel.send_tasks([pack(1)])
+    assert pair.channel.revoke() == 1
+    assert pair.channel.send(wire.DROP_FRAME)
+    assert the_task(pair.end.receive()).seq == 1
+    assert not pair.end.claim()
+    assert isinstance(pair.end.receive(), wire.Drop)
+    pair.end.send(wire.DROPPED_FRAME)
+    assert isinstance(pair.receive(), wire.Dropped)
+
+    assert pair.channel.send_tasks([pack(2)])
+
+    assert the_task(pair.end.receive()).seq == 2
+    assert pair.end.claim()
+
+
+#: Begins tasks as fast as can be, by the same steps as a worker.
+CLAIMER = """
+import sys
+from procq.engine.local import wire
+from procq.engine.local.transport import WorkerEnd
+from procq.outcome import Ended
+
+end = WorkerEnd(*map(int, sys.argv[1:]))
+waiting = []
+while True:
+    if waiting and end.claim():
+        end.send(wire.pack_ended(waiting.pop(0).seq, 1, Ended("ok", 1.0, 2.0, value=b"value")))
+        continue
+    message = end.receive()
+    if isinstance(message, list):
+        waiting += message
+    elif isinstance(message, wire.Drop):
+        waiting.clear()
+        end.send(wire.DROPPED_FRAME)
+    else:
+        break
+"""
+
+
+@pytest.mark.processes
+def test_each_task_is_begun_or_taken_back_never_both_never_neither(pair: Pair) -> None:
     """The kernel is the arbiter between the worker and the supervisor (DESIGN 3)."""
-    total = 20_000
-    read: list[int] = []
+    rounds, count = 400, 32
+    chance = random.Random(1)
+    with subprocess.Popen([sys.executable, "-c", CLAIMER, *map(str, pair.fds)], pass_fds=pair.fds) as claimer:
+        shared = 0
+        for first in range(0, rounds * count, count):
+            frames = [pack(seq) for seq in range(first, first + count)]
+            in_packet = chance.choice([1, 5, count])
+            for at in range(0, count, in_packet):
+                assert pair.channel.send_tasks(frames[at : at + in_packet])
+            # From at once until nearly all are done.
+            begun = [reported(pair.receive()) for _ in range(chance.randrange(count))]
+            revoked = pair.channel.revoke()
+            assert pair.channel.send(wire.DROP_FRAME)
+            while not isinstance(message := pair.receive(), wire.Dropped):
+                begun.append(reported(message))
+
+            assert begun == list(range(first, first + count - revoked))
+            shared += 0 < revoked < count
+        assert pair.channel.send(wire.EXIT_FRAME)
+        assert claimer.wait(PATIENCE_S) == 0
+
+    assert shared > rounds / 20, "hardly a race happened"
+
+
+def reported(message: wire.UpMessage) -> int:
+    assert isinstance(message, wire.Report), message
+    return message.seq
+
+
+def test_two_threads_share_the_claims_without_losing_any() -> None:
+    """Both sides claim at full speed, in any order, while more come."""
+    pair = Pair()
+    total, sent, revoked = 20_000, 0, 0
+    claimed = 0
+    done = threading.Event()
 
     def work() -> None:
-        while isinstance(task := pair.end.receive(), wire.Task):
-            read.append(task.seq)
+        nonlocal claimed
+        while not done.is_set():
+            claimed += pair.end.claim()
 
-    taken: list[int] = []
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        for seq in range(total):
-            while not pair.channel.send(pack(seq)):
-                pass
-            if seq % 3 == 0 and (identity := pair.channel.take_back()) is not None:
-                taken.append(identity[0])
+        while sent < total:
+            os.eventfd_write(pair.fds[3], 10)
+            sent += 10
+            if sent % 3 == 0:
+                revoked += pair.channel.revoke()
     finally:
-        while not pair.channel.send(wire.EXIT_FRAME):
-            pass
+        done.set()
         worker.join(PATIENCE_S)
+    revoked += pair.channel.revoke()
+    pair.close()
 
-    assert not worker.is_alive()
-    assert sorted(read + taken) == list(range(total))
-    assert read == sorted(read)
-    assert taken, "no race happened at all"
+    assert claimed + revoked == total
+    assert claimed
+    assert revoked
+
+
+def test_a_cheat_that_spoils_the_claims_holds_up_nobody(pair: Pair) -> None:
+    os.eventfd_write(pair.fds[3], 2**64 - 2)  # as many as there can be
+
+    with pytest.raises(wire.WireError, match="claims"):
+        pair.channel.send_tasks([pack(1)])
+    assert 1 < pair.channel.revoke() < 100_000
 
 
 # --- the worker's end is gone, or a cheat's ---
@@ -249,8 +364,9 @@ def test_a_worker_that_is_gone_is_hung_up_after_its_last_words(pair: Pair) -> No
     assert isinstance(pair.channel.receive(), wire.Report)
     assert pair.channel.receive() is None
     assert pair.channel.hung_up
-    assert pair.channel.send(pack(2)), "our duplicate keeps that end open"
-    assert pair.channel.take_back() == (2, 1)
+    with pytest.raises(wire.WireError):
+        pair.channel.send_tasks([pack(2), pack(3)])
+    assert pair.channel.revoke() == 2
 
 
 def test_a_worker_that_dies_within_a_big_result_is_hung_up(pair: Pair) -> None:
@@ -267,13 +383,13 @@ def test_a_worker_that_dies_within_a_big_result_is_hung_up(pair: Pair) -> None:
 
 
 def test_a_worker_that_dies_within_a_big_task_ends_the_sending(pair: Pair) -> None:
-    assert pair.channel.send(pack(1, bytes(50_000_000)))
+    assert pair.channel.send_tasks([pack(1, bytes(50_000_000))])
     pair.close_worker()
 
     assert pair.channel.flush()
     assert pair.channel.hung_up
     assert not pair.channel.sending
-    assert pair.channel.take_back() == (1, 1)
+    assert pair.channel.revoke() == 1
 
 
 @pytest.mark.parametrize(
@@ -305,13 +421,13 @@ def test_an_absurd_announcement_takes_no_memory(pair: Pair) -> None:
 
 
 def test_a_shut_down_socket_is_a_wire_error_or_a_hang_up(pair: Pair) -> None:
-    for fd in pair.fds:
+    for fd in pair.fds[:3]:
         with socket.socket(fileno=os.dup(fd)) as cheat:
             cheat.shutdown(socket.SHUT_RDWR)
 
     with pytest.raises(wire.WireError):
         pair.channel.send(pack(1))
-    assert pair.channel.take_back() is None
+    assert pair.channel.revoke() == 0
     assert pair.channel.receive() is None
     assert pair.channel.hung_up
 
@@ -341,7 +457,18 @@ def test_without_its_descriptors_a_worker_gets_an_os_error(pair: Pair) -> None:
         pair.end.receive()
     with pytest.raises(OSError, match="descriptor"):
         pair.end.send(wire.READY_FRAME)
+    with pytest.raises(OSError, match="descriptor"):
+        pair.end.claim()
     pair.end.send_if_room(wire.READY_FRAME)
+
+
+def test_a_worker_whose_claims_lead_elsewhere_gets_an_os_error(pair: Pair) -> None:
+    assert not pair.end.claim()  # leaves an `errno` that would pass for its answer
+    with open(os.devnull, "rb") as other:  # noqa: PTH123
+        os.dup2(other.fileno(), pair.fds[3], inheritable=False)
+
+    with pytest.raises(OSError, match="no counter"):
+        pair.end.claim()
 
 
 # --- descriptors ---
@@ -356,6 +483,10 @@ def test_no_descriptor_is_passed_on_by_exec(pair: Pair) -> None:
 def test_closing_twice_is_harmless(pair: Pair) -> None:
     pair.channel.close()
     pair.channel.close()
+
+    assert pair.channel.revoke() == 0
+    with pytest.raises(wire.WireError):
+        pair.channel.send_tasks([pack(1)])
 
 
 def test_descriptors_stay_clear_of_closed_standard_streams() -> None:

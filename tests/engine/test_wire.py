@@ -1,6 +1,7 @@
 """What the two sides say to each other survives the way, and nothing else gets through."""
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -14,6 +15,20 @@ TEXTS = st.text(st.characters(codec=None), max_size=20)
 #: Texts of errors lose lone surrogates and the line ends that Python alone knows.
 PLAIN = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=20)
 BIG = bytes(wire.PACKET_MAX + 1)
+
+
+def the_task(message: wire.DownMessage) -> wire.Task:
+    """Return the only task of a message."""
+    assert isinstance(message, list)
+    (task,) = message
+    return task
+
+
+def packed(*args: Any, **kwargs: Any) -> bytes:  # noqa: ANN401 - those of `pack_task`
+    """Pack a task that fits into a packet."""
+    frame = wire.pack_task(*args, **kwargs)
+    assert isinstance(frame, bytes)
+    return frame
 
 
 def joined(frame: wire.Frame) -> tuple[bytes, bytes | None]:
@@ -36,13 +51,33 @@ def test_a_task_survives(
         inputs = [*inputs, BIG]
 
     frame = wire.pack_task(*pair, attempt, timeout_s, task_id, call, inputs)
-    task = wire.unpack_down(*joined(frame))
+    task = the_task(wire.unpack_down(*joined(frame)))
 
     assert isinstance(frame, list) is big
-    assert isinstance(task, wire.Task)
     assert (task.seq, task.fence) == pair
     assert (task.attempt, task.timeout_s, task.task_id) == (attempt, timeout_s, task_id)
     assert (task.call, list(task.inputs)) == (call, inputs)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            PAIRS, st.integers(0, 2**32 - 1), st.none() | st.floats(0, 1e9), TEXTS, st.binary(max_size=99),
+            st.lists(st.binary(max_size=9), max_size=3),
+        ),
+        min_size=1, max_size=6,
+    )
+)  # fmt: skip
+def test_several_tasks_in_one_packet_survive_in_their_order(
+    parts: list[tuple[tuple[int, int], int, float | None, str, bytes, list[bytes]]],
+) -> None:
+    tasks = wire.unpack_down(b"".join(packed(*pair, *others) for pair, *others in parts))
+
+    assert isinstance(tasks, list)
+    assert [
+        ((task.seq, task.fence), task.attempt, task.timeout_s, task.task_id, task.call, list(task.inputs))
+        for task in tasks
+    ] == parts
 
 
 @given(
@@ -119,6 +154,8 @@ def test_the_small_messages_survive() -> None:
     assert (progress.seq, progress.fence, progress.done, progress.total) == (5, 6, 0.5, 2.0)
 
     assert isinstance(wire.unpack_up(wire.READY_FRAME), wire.Ready)
+    assert isinstance(wire.unpack_up(wire.DROPPED_FRAME), wire.Dropped)
+    assert isinstance(wire.unpack_down(wire.DROP_FRAME), wire.Drop)
     assert isinstance(wire.unpack_down(wire.EXIT_FRAME), wire.Leave)
 
 
@@ -132,24 +169,6 @@ def test_a_big_failure_to_start_survives() -> None:
     assert len(failed.message) == wire.PACKET_MAX
 
 
-# --- whose a packet is ---
-
-
-@given(pair=PAIRS, big=st.booleans())
-def test_its_first_bytes_tell_whose_a_packet_is(*, pair: tuple[int, int], big: bool) -> None:
-    frame = wire.pack_task(*pair, 1, None, "id", BIG if big else b"call", [b"input"])
-    packet = frame if isinstance(frame, bytes) else wire.announce(frame)
-
-    assert wire.whose(packet[: wire.IDENTITY_SIZE]) == pair
-
-
-def test_packets_without_a_task_are_nobodys() -> None:
-    hello = wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={}))
-    assert isinstance(hello, bytes)
-    for packet in (b"", b"x", wire.EXIT_FRAME, hello, wire.announce([hello, b""])):
-        assert wire.whose(packet) is None
-
-
 def test_an_announcement_tells_what_follows() -> None:
     bulk = wire.unpack_down(wire.announce(wire.pack_task(7, 8, 1, None, "id", b"call", [BIG, b"x"])))  # type: ignore[arg-type]  # a list, as it is big
 
@@ -160,11 +179,12 @@ def test_an_announcement_tells_what_follows() -> None:
 # --- nothing else gets through ---
 
 VALID_DOWN = [
-    wire.pack_task(1, 2, 3, 4.0, "id", b"call"),
-    wire.pack_task(1, 2, 3, None, "id", b"call", [b"one", b"", b"three"]),
+    packed(1, 2, 3, 4.0, "id", b"call"),
+    packed(1, 2, 3, None, "id", b"call", [b"one", b"", b"three"]),
     wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=["a", "b"], argv=["c"], jobs={"m": "p"}, initializer=b"i")),
     wire.EXIT_FRAME,
-    wire.announce([wire.pack_task(1, 2, 3, 4.0, "id", b""), b"call"]),  # type: ignore[list-item]  # small, so bytes
+    wire.DROP_FRAME,
+    wire.announce([packed(1, 2, 3, 4.0, "id", b""), b"call"]),
 ]
 VALID_UP = [
     wire.pack_ended(1, 2, Ended("ok", 1.0, 2.0, value=b"value")),
@@ -174,8 +194,16 @@ VALID_UP = [
     wire.pack_start_failed(wire.StartFailed("a", "b", "c")),
     wire.pack_progress(1, 2, 3.0, 4.0),
     wire.READY_FRAME,
+    wire.DROPPED_FRAME,
     wire.announce([wire.READY_FRAME, b"body"]),
 ]
+#: Several in one packet; cut where one ends it is a message of those before.
+TOGETHER = [
+    packed(1, 2, 3, 4.0, "first", b"call", [b"one", b"two"]),
+    packed(5, 6, 7, None, "", b""),
+    packed(8, 9, 10, None, "last", b"call", [b""]),
+]
+HEAD_SIZE = len(packed(1, 1, 1, None, "", b""))
 
 
 def decode_both(head: bytes, body: bytes | None) -> None:
@@ -185,7 +213,6 @@ def decode_both(head: bytes, body: bytes | None) -> None:
             decode(head, body)
         except wire.WireError as error:
             assert str(error)  # noqa: PT017 - whether it is raised is the decoder's choice here
-    wire.whose(head)
 
 
 @given(st.binary(max_size=200), st.none() | st.binary(max_size=50))
@@ -195,10 +222,10 @@ def test_random_bytes_are_a_message_or_a_wire_error(head: bytes, body: bytes | N
 
 @given(st.integers(0, 255), st.binary(max_size=200), st.none() | st.binary(max_size=50))
 def test_random_bytes_of_a_known_kind_are_a_message_or_a_wire_error(kind: int, rest: bytes, body: bytes | None) -> None:
-    decode_both(bytes([kind % 10]) + rest, body)
+    decode_both(bytes([kind % 12]) + rest, body)
 
 
-@given(st.sampled_from(VALID_DOWN + VALID_UP), st.data())
+@given(st.sampled_from([*VALID_DOWN, *VALID_UP, b"".join(TOGETHER)]), st.data())
 def test_a_damaged_message_is_a_message_or_a_wire_error(frame: wire.Frame, data: st.DataObject) -> None:
     assert isinstance(frame, bytes)
     damaged = bytearray(frame)
@@ -221,6 +248,53 @@ def test_every_truncation_is_refused(frame: bytes) -> None:
             decode(frame[:size])
 
 
+def test_several_tasks_that_are_cut_short_are_refused_or_those_that_are_whole() -> None:
+    packet = b"".join(TOGETHER)
+    whole = [len(b"".join(TOGETHER[:count])) for count in range(len(TOGETHER) + 1)]
+
+    for size in range(1, len(packet) + 1):
+        if size in whole:
+            tasks = wire.unpack_down(packet[:size])
+            assert isinstance(tasks, list)
+            assert [task.seq for task in tasks] == [1, 5, 8][: whole.index(size)]
+        else:
+            with pytest.raises(wire.WireError):
+                wire.unpack_down(packet[:size])
+
+
+@given(st.sampled_from([TOGETHER[:1], TOGETHER]), st.binary(min_size=1, max_size=HEAD_SIZE - 1))
+def test_garbage_behind_a_task_is_refused(frames: list[bytes], garbage: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.unpack_down(b"".join(frames) + garbage)
+
+
+@given(st.integers(0, 255).filter(lambda kind: kind != TOGETHER[0][0]), st.binary(max_size=200))
+def test_what_is_no_task_behind_a_task_is_refused(kind: int, rest: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.unpack_down(TOGETHER[0] + bytes([kind]) + rest)
+
+
+@given(st.integers(0, len(TOGETHER) - 1), st.sampled_from([(12, "<I"), (16, "<I"), (36, "<Q")]), st.data())
+def test_a_length_that_lies_about_one_of_several_tasks_gives_no_other_error(
+    index: int, field: tuple[int, str], data: st.DataObject
+) -> None:
+    """Those of the id, the inputs and the call say where the next task begins."""
+    at, code = field
+    frames = [bytearray(frame) for frame in TOGETHER]
+    struct.pack_into(code, frames[index], at, data.draw(st.integers(0, 2 ** (8 * struct.calcsize(code)) - 1)))
+
+    decode_both(b"".join(frames), None)
+
+
+def test_a_big_task_comes_alone() -> None:
+    head, call = wire.pack_task(1, 1, 1, None, "id", BIG)
+
+    with pytest.raises(wire.WireError, match="head of the wrong length"):
+        wire.unpack_down(head + packed(2, 1, 1, None, "id", b""), call)  # type: ignore[operator, arg-type]  # a list, as it is big
+    with pytest.raises(wire.WireError, match="body of the wrong length"):
+        wire.unpack_down(head, call + b"x")  # type: ignore[operator, arg-type]
+
+
 @pytest.mark.parametrize(
     ("started_at", "ended_at", "retry_after_s"),
     [(2.0, 1.0, 0.0), (float("nan"), 1.0, 0.0), (1.0, 2.0, float("nan")), (1.0, 2.0, float("inf")), (1.0, 2.0, -1.0)],
@@ -234,7 +308,7 @@ def test_times_that_would_upset_a_heap_are_refused(started_at: float, ended_at: 
 
 def test_absurd_counts_and_lengths_are_refused_without_making_anything() -> None:
     """Each of these announces more than any machine has; a decoder that believed it would raise MemoryError."""
-    task = bytearray(wire.pack_task(1, 1, 1, None, "id", b"call"))  # type: ignore[arg-type]  # small, so bytes
+    task = bytearray(packed(1, 1, 1, None, "id", b"call"))
     struct.pack_into("<I", task, 16, 2**32 - 1)  # the number of inputs
     hello = bytearray(wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={})))  # type: ignore[arg-type]
     struct.pack_into("<I", hello, 16, 2**32 - 1)  # the number of paths

@@ -1,14 +1,19 @@
 """A real worker, driven by hand: whatever a task does, its report or the worker's death arrives (contract H)."""
 
+import contextlib
+import functools
 import os
+import random
 import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.support import tasks
 from tests.support.driver import Driver
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
+from tests.support.process_tasks import Gate, pass_gate
 
 from procq import payload
 from procq.engine.local import wire, worker
@@ -282,6 +287,191 @@ def test_H4_sigint_does_nothing() -> None:
         assert driver.result(tasks.interrupt_self) == "still here"
 
 
+def test_a_task_that_is_claimed_when_sigterm_comes_is_reported() -> None:
+    """Between the claim and the task's first line the worker must not simply leave."""
+    end, served = serve_with_sigterm_at_claim(claimed=True)
+
+    assert served is None
+    (frame,) = end.sent
+    report = wire.unpack_up(*joined(frame))
+    assert isinstance(report, wire.Report)
+    assert (report.seq, report.ended.outcome, report.ended.terminated) == (1, "error", True)
+
+
+def test_a_worker_whose_task_was_taken_back_when_sigterm_comes_leaves() -> None:
+    end, served = serve_with_sigterm_at_claim(claimed=False)
+
+    assert isinstance(served, SystemExit)
+    assert not end.sent
+
+
+class ScriptedEnd:
+    """A worker's end with one task, whose claim is asked for at the moment of a SIGTERM."""
+
+    def __init__(self, *, claimed: bool) -> None:
+        self.claimed = claimed
+        self.coming = [wire.unpack_down(*joined(wire.pack_task(1, 1, 1, None, "id", call_of(tasks.pid)))), wire.Leave()]
+        self.sent: list[wire.Frame] = []
+
+    def receive(self) -> wire.DownMessage:
+        return self.coming.pop(0)
+
+    def claim(self) -> bool:
+        signal.raise_signal(signal.SIGTERM)
+        return self.claimed
+
+    def send(self, frame: wire.Frame) -> None:
+        self.sent.append(frame)
+
+
+def serve_with_sigterm_at_claim(*, claimed: bool) -> tuple[ScriptedEnd, SystemExit | None]:
+    """Return the end and how the worker left."""
+    end = ScriptedEnd(claimed=claimed)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        alone = worker.Worker(end)  # type: ignore[arg-type]  # all of it that `serve` asks for
+        alone.take_signals()
+        alone.serve()
+    except SystemExit as left:
+        return end, left
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return end, None
+
+
+def joined(frame: wire.Frame) -> tuple[bytes, bytes | None]:
+    return (frame, None) if isinstance(frame, bytes) else (frame[0], b"".join(frame[1:]))
+
+
+# --- several tasks, and taking back ---
+
+
+def reported(driver: Driver) -> int:
+    message = driver.message()
+    assert isinstance(message, wire.Report), message
+    assert message.ended.outcome == "ok", message.ended.message
+    return message.seq
+
+
+def test_tasks_of_one_packet_run_in_their_order(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    with Driver() as driver:
+        frames = [driver.pack(tasks.say, str(file), str(number)) for number in range(50)]
+        assert driver.channel.send_tasks(frames[:20])
+        assert driver.channel.send_tasks(frames[20:21])
+        assert driver.channel.send_tasks(frames[21:])
+        assert [reported(driver) for _ in frames] == list(range(1, 51))
+        assert driver.channel.revoke() == 0
+
+    assert lines(file) == [str(number) for number in range(50)]
+
+
+@pytest.mark.parametrize("in_packet", [1, 2, 4], ids=["all apart", "some unread", "all read"])
+def test_what_was_taken_back_is_never_run_and_what_is_sent_after_dropped_is(tmp_path: Path, in_packet: int) -> None:
+    file, gate = tmp_path / "said", Gate(tmp_path)
+    with Driver() as driver:
+        frames = [
+            driver.pack(pass_gate, gate.path),
+            *(driver.pack(tasks.say, str(file), f"taken back {number}") for number in range(3)),
+        ]
+        for at in range(0, len(frames), in_packet):
+            assert driver.channel.send_tasks(frames[at : at + in_packet])
+        gate.wait_begun()
+
+        assert driver.channel.revoke() == 3
+        assert driver.channel.send(wire.DROP_FRAME)
+        gate.open()
+        assert reported(driver) == 1
+        assert isinstance(driver.message(), wire.Dropped)
+        assert driver.run(tasks.say, str(file), "sent after").outcome == "ok"
+        assert driver.channel.revoke() == 0
+
+    assert lines(file) == ["sent after"]
+
+
+def test_a_worker_that_waits_answers_a_drop() -> None:
+    with Driver() as driver:
+        for _ in range(2):
+            assert driver.channel.send(wire.DROP_FRAME)
+            assert isinstance(driver.message(), wire.Dropped)
+        assert driver.result(tasks.add, 1, 2) == 3
+
+
+def test_a_racing_worker_runs_the_first_tasks_and_never_those_taken_back(tmp_path: Path) -> None:
+    rounds, count = 150, 12
+    chance = random.Random(2)
+    file = tmp_path / "said"
+    expected = []
+    shared = 0
+    with Driver() as driver:
+        for _ in range(rounds):
+            first = driver.seq + 1
+            frames = [driver.pack(tasks.say, str(file), str(seq)) for seq in range(first, first + count)]
+            cut = chance.randrange(1, count)
+            assert driver.channel.send_tasks(frames[:cut])
+            assert driver.channel.send_tasks(frames[cut:])
+            run = [reported(driver) for _ in range(chance.randrange(count))]
+            revoked = driver.channel.revoke()
+            assert driver.channel.send(wire.DROP_FRAME)
+            run += [reported(driver) for _ in range(count - revoked - len(run))]
+            assert isinstance(driver.message(), wire.Dropped)
+            assert run == list(range(first, first + count - revoked))
+            expected += run
+            shared += 0 < revoked < count
+
+    assert lines(file) == [str(seq) for seq in expected]
+    assert shared > rounds / 20, "hardly a race happened"
+
+
+def test_a_worker_killed_while_it_waits_takes_nothing_with_it() -> None:
+    for _ in range(5):
+        with Driver() as driver:
+            assert wait_until(functools.partial(sleeps, driver.worker.pid), PATIENCE_S)
+            os.kill(driver.worker.pid, signal.SIGKILL)
+            # It may be dead before, which is all the same.
+            with contextlib.suppress(wire.WireError):
+                driver.channel.send_tasks([driver.pack(tasks.pid), driver.pack(tasks.pid)])
+            driver.death()
+
+            assert driver.channel.revoke() == 2
+            assert driver.channel.receive() is None
+
+
+def sleeps(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_SLEEPING
+
+
+def test_a_worker_killed_in_its_work_takes_one_task_with_it_at_most() -> None:
+    chance = random.Random(3)
+    for _ in range(5):
+        with Driver() as driver:
+            assert driver.channel.send_tasks([driver.pack(tasks.pid) for _ in range(60)])
+            run = [reported(driver) for _ in range(chance.randrange(50))]
+            os.kill(driver.worker.pid, signal.SIGKILL)
+            driver.death()
+            while (message := driver.channel.receive()) is not None:
+                assert isinstance(message, wire.Report)
+                run.append(message.seq)
+
+            assert run == list(range(1, len(run) + 1))
+            assert len(run) + driver.channel.revoke() in (59, 60)
+
+
+def test_inputs_do_not_stay_in_memory_while_the_worker_waits() -> None:
+    size = 200_000_000
+    with Driver() as driver:
+        call, _ = payload.dump_call(tasks.echo, ("small",), {})
+        driver.seq += 1
+        driver.send_call(call, inputs=(bytes(size),))
+        assert driver.report().outcome == "ok"
+
+        process = psutil.Process(driver.worker.pid)
+        assert wait_until(lambda: process.memory_info().rss < size / 2, PATIENCE_S)
+
+
 # --- cheats ---
 
 
@@ -300,6 +490,32 @@ def test_H5_closed_descriptors_end_the_worker_with_a_code_of_their_own() -> None
     with Driver() as driver:
         driver.send(tasks.close_descriptors)
         assert driver.death().exit_code == wire.EXIT_PIPES_LOST
+
+
+def test_H5_closed_claims_end_the_worker_before_it_begins_a_task(tmp_path: Path) -> None:
+    file = tmp_path / "said"
+    with Driver() as driver:
+        fds = driver.result(_pipes_of_the_worker)
+        assert isinstance(fds, list)
+        assert driver.result(_close, fds[3]) is None
+        driver.send(tasks.say, str(file), "begun")
+
+        assert driver.death().exit_code == wire.EXIT_PIPES_LOST
+        assert driver.channel.revoke() == 1
+    assert lines(file) == []
+
+
+def _close(fd: int) -> None:
+    os.close(fd)
+
+
+def test_H5_claims_closed_by_a_task_end_the_worker_with_more_to_do() -> None:
+    with Driver() as driver:
+        frames = [driver.pack(tasks.close_descriptors), driver.pack(tasks.add, 1, 2), driver.pack(tasks.add, 1, 3)]
+        assert driver.channel.send_tasks(frames)
+
+        assert driver.death().exit_code == wire.EXIT_PIPES_LOST
+        assert driver.channel.revoke() == 2
 
 
 def test_H5_closed_standard_streams_harm_nobody() -> None:
@@ -321,10 +537,10 @@ def test_H5_garbage_in_the_pipe_is_a_wire_error(data: bytes) -> None:
 
 
 def _pipes_of_the_worker() -> list[int]:
-    """Return tasks, results and stream as the worker's command line names them."""
+    """Return tasks, results, stream and claims as the worker's command line names them."""
     from pathlib import Path  # noqa: PLC0415
 
-    return [int(argument) for argument in Path("/proc/self/cmdline").read_bytes().split(b"\0")[-5:-2]]
+    return [int(argument) for argument in Path("/proc/self/cmdline").read_bytes().split(b"\0")[-6:-2]]
 
 
 def test_H5_output_appears_before_the_report(

@@ -47,7 +47,13 @@ class Driver:
 
     def send_call(self, call: bytes, *, timeout_s: float | None = None, inputs: tuple[bytes, ...] = ()) -> None:
         frame = wire.pack_task(self.seq, 1, 1, timeout_s, f"task-{self.seq}", call, inputs)
-        assert self.channel.send(frame)
+        assert self.channel.send_tasks([frame])
+
+    def pack(self, fn: object, *args: object) -> wire.Frame:
+        """Pack an attempt that is to be sent with others."""
+        self.seq += 1
+        call, _ = payload.dump_call(fn, args, {})  # type: ignore[arg-type]
+        return wire.pack_task(self.seq, 1, 1, None, f"task-{self.seq}", call)
 
     def run(self, fn: object, *args: object, timeout_s: float | None = None, inputs: tuple[bytes, ...] = ()) -> Ended:
         """Send an attempt and wait for its report, skipping progress."""

@@ -113,8 +113,9 @@ def spawn(config: WorkerConfig) -> "WorkerProcess":
     try:
         with _BIRTH:
             worker.start(config)
-        worker.channel.send(wire.pack_hello(hello))
-    except (OSError, wire.WireError) as error:
+        with contextlib.suppress(wire.WireError):  # dead already, which its death will tell
+            worker.channel.send(wire.pack_hello(hello))
+    except OSError as error:
         worker.abandon()
         raise WorkerStartError(f"cannot start a worker: {error}") from error
     except BaseException:

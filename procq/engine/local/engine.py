@@ -427,34 +427,42 @@ class LocalEngine:
             attempt.seq, fence, attempt.attempt, attempt.timeout_s, attempt.id, attempt.payload,
             [given.value or b"" for given in inputs] if inputs else (),
         )  # fmt: skip
-        outbox = worker.outbox
-        if isinstance(frame, bytes):
-            if worker.outbox_bytes + len(frame) > wire.PACKET_MAX:
-                self._flush(worker)
-            worker.outbox_bytes += len(frame)
-        else:  # only ever to an idle worker, so it is alone
+        if not isinstance(frame, bytes):  # only ever to an idle worker, so it is alone
             worker.bulky = True
-        if not outbox:
+        if not worker.outbox:
             self._to_flush.append(worker)
-        outbox.append(frame)
+        worker.outbox.append(frame)
 
     def _flush(self, worker: Worker) -> None:
         """Send a worker what is in its outbox; one that cannot be reached has met its end."""
-        frames = worker.empty_outbox()
-        if not frames:  # flushed before, or taken back
-            return
-        try:
-            sent = worker.channel.send_tasks(frames)
-            fault = "it takes no task"
-        except wire.WireError as error:
-            sent, fault = False, str(error)
-        if not sent:
-            self._take_back_from(worker)
-            self._condemn(worker, fault)
-        elif worker.channel.sending:  # its time runs once it has everything
+        while worker.outbox:  # else it was taken back
+            packet = worker.first_packet()
+            try:
+                sent = worker.channel.send_tasks(packet)
+            except wire.WireError as error:
+                del worker.outbox[: len(packet)]
+                self._take_back_from(worker)
+                self._condemn(worker, str(error))
+                return
+            if not sent:
+                self._return_unsent(worker)
+                return
+            del worker.outbox[: len(packet)]
+        if worker.channel.sending:  # its time runs once it has everything
             if worker.running is not None and worker.running.timeout_s is not None:
                 self._set_deadline(worker, worker.begun_at + _TRANSFER_S + worker.running.timeout_s)
             self._watch_stream(worker)
+
+    def _return_unsent(self, worker: Worker) -> None:
+        """Give back what found the pipe full, which a few big packets make it."""
+        unsent = worker.empty_outbox()
+        is_idle = unsent > len(worker.ahead)
+        worker.depth = max(1, worker.depth // 4)
+        self._give_back(worker, min(unsent, len(worker.ahead)))
+        if is_idle:  # so it has read all, and yet there is no room
+            self._return_running(worker)
+            self._condemn(worker, "it takes no task")
+        self._mind_room(worker)
 
     def _unassign(self, worker: Worker) -> Attempt | None:
         """Take note that a worker runs nothing any more, and return what it ran."""
@@ -623,7 +631,7 @@ class LocalEngine:
         Returns:
             Whether what it is to run was taken back too.
         """
-        unsent = len(worker.empty_outbox())
+        unsent = worker.empty_outbox()
         revoked = worker.channel.revoke()
         if not unsent + revoked:
             return False
@@ -704,7 +712,7 @@ class LocalEngine:
         elif state is State.IDLE:
             self._idle.remove(worker)
         worker.state = State.DYING
-        not_begun = worker.channel.revoke() + len(worker.empty_outbox())
+        not_begun = worker.channel.revoke() + worker.empty_outbox()
         never_began = not_begun > len(worker.ahead)
         self._give_back(worker, min(not_begun, len(worker.ahead)))
         self._read_rest(worker)

@@ -43,7 +43,7 @@ class Worker:
 
     __slots__ = (
         "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "left",
-        "outbox", "outbox_bytes", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
+        "outbox", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
         "stopping", "stream_mask",
     )  # fmt: skip
 
@@ -64,9 +64,8 @@ class Worker:
         self.bulky = False
         #: the attempts that wait behind `running`, with what each is expected to last
         self.ahead: deque[tuple[Attempt, float]] = deque()
-        #: packets of the last of those, not sent yet; they are sent together
+        #: frames of the last of those, not sent yet; they are sent together
         self.outbox: list[wire.Frame] = []
-        self.outbox_bytes = 0
         #: tasks were taken back from it, and it has not said yet that it has forgotten them
         self.dropping = False
         #: what `running` was expected to last, and what it and all that is ahead are together
@@ -125,7 +124,16 @@ class Worker:
         self.expected_s += 1.0 - self.running_s
         self.running_s = 1.0
 
-    def empty_outbox(self) -> list[wire.Frame]:
-        """Take out what is not sent yet."""
-        frames, self.outbox, self.outbox_bytes = self.outbox, [], 0
-        return frames
+    def first_packet(self) -> list[wire.Frame]:
+        """Return the first frames of the outbox, as many as fit into one packet; a big one is alone."""
+        size = 0
+        for count, frame in enumerate(self.outbox):
+            size += len(frame)
+            if size > wire.PACKET_MAX and count:
+                return self.outbox[:count]
+        return self.outbox[:]
+
+    def empty_outbox(self) -> int:
+        """Forget what is not sent yet, and return how many attempts that is."""
+        unsent, self.outbox = len(self.outbox), []
+        return unsent

@@ -35,6 +35,12 @@ _SLICES_PER_CALL: "Final" = 4
 #: down to what it allows, which is no error.
 _STREAM_BUFFER: "Final" = 1024 * 1024
 
+#: Nobody sends a worker so many tasks ahead: more claims were written by a cheat, who can write
+#: 2**64 of them, and the supervisor must not read until they are gone.
+_CLAIMS_MAX: "Final" = 4096
+#: What one read of a counter in the kernel gives.
+_CLAIM_SIZE: "Final" = 8
+
 # A supervisor may live in a program that has put SIGPIPE back to its deadly default.
 _SEND_FLAGS: "Final" = getattr(_socket, "MSG_NOSIGNAL", 0)
 # For ends whose own flag must stay "blocking", because the worker shares their description.
@@ -67,7 +73,7 @@ class Channel:
     sent.  The worker takes one before it begins a task, and the supervisor takes back what is left
     of them when it wants tasks back, so the kernel says exactly how many have begun.
 
-    Not thread-safe, but `send` in one thread and the other calls in another do not
+    Not thread-safe, but sending in one thread and the other calls in another do not
     disturb each other as long as no frame too big for a packet is under way.
 
     Attributes:
@@ -169,16 +175,23 @@ class Channel:
                 for a packet.
 
         Returns:
-            Whether they were sent, as `send`; if not, their claims are still there.
+            Whether they were sent, as `send`; if not, there are no claims for them either.
 
         Raises:
-            WireError: The worker has shut its end.
+            WireError: The worker has shut its end, or spoilt the claims; `revoke` says what it has not begun,
+                these among them.
         """
         # The claims first: a worker that finds a task and no claim takes it for taken back.
-        os.eventfd_write(self._claims, len(frames))
-        if len(frames) == 1:
-            return self.send(frames[0])
-        return self._send_packet(b"".join(frames))  # type: ignore[arg-type]  # several are packets, all of them
+        try:
+            os.eventfd_write(self._claims, len(frames))
+        except (OSError, ValueError) as error:  # closed; or full, which a cheat made it: no number of tasks does
+            raise wire.WireError(f"there can be no more claims: {error}") from error
+        # Several are packets, all of them.
+        sent = self.send(frames[0] if len(frames) == 1 else b"".join(frames))  # type: ignore[arg-type]
+        if not sent:
+            # A worker takes no more claims than it has tasks, so that these are still there.
+            self._take_claims(len(frames))
+        return sent
 
     def _send_packet(self, packet: bytes) -> bool:
         try:
@@ -221,15 +234,19 @@ class Channel:
         worker that lives must then be sent a DROP, and no task before it answers.
 
         Returns:
-            How many tasks were taken back.
+            How many tasks were taken back; more than were sent if the worker is a cheat.
         """
-        revoked = 0
+        return self._take_claims(_CLAIMS_MAX)
+
+    def _take_claims(self, most: int) -> int:
+        taken = 0
         try:
-            while True:
-                os.eventfd_read(self._claims)
-                revoked += 1
-        except BlockingIOError:
-            return revoked
+            while taken < most:
+                os.read(self._claims, _CLAIM_SIZE)
+                taken += 1
+        except OSError:  # none is left, or the channel is closed
+            pass
+        return taken
 
     def receive(self) -> wire.UpMessage | None:
         """Read the next message of the worker; never blocks.
@@ -385,12 +402,15 @@ class WorkerEnd:
         """Claim the next task: False if it was taken back, and with it all that came before the DROP.
 
         Raises:
-            OSError: The descriptor is closed.
+            OSError: The descriptor is closed, or another's.
         """
         try:
-            os.eventfd_read(self._claims)
+            # Not `eventfd_read`, which tells by an old `errno` that it got too little.
+            claimed = os.read(self._claims, _CLAIM_SIZE)
         except BlockingIOError:
             return False
+        if len(claimed) != _CLAIM_SIZE:
+            raise OSError("the claims are no counter any more")
         return True
 
     def send(self, frame: wire.Frame) -> None:

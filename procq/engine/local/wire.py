@@ -319,7 +319,7 @@ def _unpack_tasks(packet: Data) -> list[Task]:
 
 def _unpack_big_task(head: Data, body: Data) -> Task:
     """Read a task that came through the stream; its payloads are views of the body."""
-    kind, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _unpack_task_head(head)
+    _, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _unpack_task_head(head)
     start = _TASK_HEAD_SIZE + id_size
     if len(head) != start + 8 * inputs_count:
         raise _malformed(head, "head of the wrong length")

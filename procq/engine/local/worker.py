@@ -131,7 +131,7 @@ class Worker:
         #: CPU seconds used when the last attempt ended, and the highest resident memory until then.
         self._cpu_s = 0.0
         self._peak_rss_bytes = 0
-        #: From taking an attempt up until its report is sent.
+        #: From just before an attempt is claimed until its report is sent.
         self._busy = False
         #: (seq, fence) of the attempt whose code is running, else None.
         self._running: tuple[int, int] | None = None
@@ -189,18 +189,28 @@ class Worker:
         """Run attempts until told to leave, or until the supervisor closes the pipe."""
         claim = self._end.claim
         send = self._end.send
+        gate = self._gate
         #: Tasks that were sent and not begun, the next one last.
         waiting: list[wire.Task] = []
         while True:
-            if waiting and claim():
-                # Popped for good: its inputs must not stay in memory while the worker waits.
-                send(self._run(waiting.pop()))
+            if waiting:
+                # Before the claim, for what is claimed must be reported: a SIGTERM amid this is kept for the task.
+                gate.is_asked = False
+                self._busy = True
+                if claim():
+                    # Popped for good: its inputs must not stay in memory while the worker waits.
+                    send(self._run(waiting.pop()))
+                    self._busy = False
+                    continue
                 self._busy = False
-                continue
+                if gate.is_asked:  # there is no task to tell
+                    raise SystemExit
             message = self._end.receive()
             if isinstance(message, list):
                 message.reverse()
-                waiting[:0] = message
+                message += waiting
+                waiting = message
+                del message  # else its inputs stay in memory all the same
             elif isinstance(message, wire.Drop):
                 waiting.clear()
                 send(wire.DROPPED_FRAME)
@@ -210,8 +220,6 @@ class Worker:
     def _run(self, task: wire.Task) -> wire.Frame:
         """Run one attempt and pack the report."""
         seq, fence, timeout_s = task.seq, task.fence, task.timeout_s
-        self._gate.is_asked = False
-        self._busy = True
         self._running = running = (seq, fence)
         self._progress_due = 0.0
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
