@@ -171,7 +171,9 @@ class WorkerCrashed(TaskError):  # noqa: N818
     signal: str | None = None
 
 
-class MemoryLimitExceeded(TaskError, MemoryError):  # noqa: N818
+# `MemoryError` stands first because CPython makes its instances in a way of its own, which
+# `_rebuild` then finds.
+class MemoryLimitExceeded(MemoryError, TaskError):  # noqa: N818
     """The worker used more than `max_memory_per_worker` (contract D10)."""
 
 

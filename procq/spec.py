@@ -425,6 +425,8 @@ class TaskFunction(Generic[P, R]):
     Made by `task`.  Immutable and safe to share between threads.
     """
 
+    __name__: str  #: the function's, as `__doc__` and its like are
+
     def __init__(self, fn: Callable[P, R], options: Options, origin: "TaskFunction[P, R] | None" = None) -> None:
         self._type = options.type or type_of(fn)
         functools.update_wrapper(self, fn)

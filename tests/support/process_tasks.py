@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from procq.inside import Terminated
+from procq.inside import Permanent, RetryLater, Terminated
 
 
 class Gate:
@@ -496,3 +496,91 @@ def hold_inner_processes(path: str) -> None:
         inner = [queue.submit(pid).result(), pool.submit(pid).result()]
         say(f"{path}.family", " ".join(map(str, [os.getpid(), *inner])))
         announced_sleep(path)
+
+
+# --- threads ---
+
+
+def say_and_maybe_fail(path: str, number: int) -> int:
+    say(path, number)
+    if time.monotonic_ns() % 3 == 0:
+        raise ValueError(number)
+    return number
+
+
+def say_pid_and_sleep(path: str) -> None:
+    say_pid(path)
+    sleep_forever()
+
+
+# --- payloads and errors ---
+
+
+def reverse(data: bytes) -> bytes:
+    return data[::-1]
+
+
+def join(parts: list[bytes]) -> bytes:
+    return b"".join(parts)
+
+
+def fail_with(value: object) -> None:
+    raise ValueError(value)
+
+
+def change_and_fail_first(path: str, data: bytearray) -> tuple[int, int]:
+    """Return length and sum of what was given, after spoiling it and failing the first time."""
+    total = sum(data)
+    data[0] = 255
+    fail_first(path, None)
+    return len(data), total
+
+
+class NeedsAnObjectError(Exception):
+    """Its constructor reads an attribute of its argument."""
+
+    def __init__(self, source: object) -> None:
+        super().__init__(f"told by an {source.kind}")  # type: ignore[attr-defined]  # as wild as errors are
+
+
+class _Source:
+    kind = "object"
+
+
+def fail_with_attribute_error() -> None:
+    raise NeedsAnObjectError(_Source())
+
+
+class _BadResult:
+    def __reduce__(self) -> tuple[object, ...]:
+        return _refuse, ()
+
+
+def _refuse() -> object:
+    raise LookupError("no rebuilding")
+
+
+def bad_result() -> object:
+    return _BadResult()
+
+
+def fail_from_another(depth: int) -> None:
+    if depth > 1:
+        return fail_from_another(depth - 1)
+    try:
+        raise KeyError("A")  # noqa: TRY301 - the line that a traceback must show
+    except KeyError as error:
+        raise ValueError("B") from error
+
+
+def fail_permanently(reason: BaseException | str) -> None:
+    raise Permanent(reason)
+
+
+def later_twice(path: str) -> int:
+    say(path, "run")
+    with open(path, encoding="ascii") as file:  # noqa: PTH123
+        times = len(file.readlines())
+    if times < 3:
+        raise RetryLater(0.01)
+    return times

@@ -4,7 +4,6 @@ Workers import this module: nothing heavy here.
 """
 
 import os
-import sys
 import time
 
 from tests.support.process_tasks import announce, pass_gate, say, sleep_forever
@@ -25,17 +24,7 @@ def double(data: bytes) -> bytes:
     return data + data
 
 
-def joined(*parts: bytes) -> bytes:
-    return b"".join(parts)
-
-
 # --- state of a process ---
-
-
-def draw() -> tuple[int, float]:
-    import random  # noqa: PLC0415
-
-    return os.getpid(), random.random()
 
 
 def change_state(folder: str) -> int:
@@ -52,21 +41,6 @@ def variables(*names: str) -> list[str | None]:
     return [os.environ.get(name) for name in names]
 
 
-# --- streams ---
-
-
-def print_and_return(text: str) -> str:
-    print(text)  # noqa: T201
-    if sys.stderr is not None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-    return text
-
-
-def read_stdin() -> str:
-    return sys.stdin.read()
-
-
 # --- pools inside tasks ---
 
 
@@ -80,37 +54,6 @@ def sum_with_pool(method: str) -> int:
 
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
         return sum(pool.map(square, range(10)))
-
-
-def sum_with_queue() -> int:
-    import procq  # noqa: PLC0415
-
-    with procq.Queue(workers=2) as queue:
-        return sum(queue.map(square, range(10)))
-
-
-def stay_with_pool(path: str) -> None:
-    """Fill a pool of processes with work that never ends, tell the pids and overrun."""
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
-
-    with ProcessPoolExecutor(2) as pool:
-        for _ in range(2):
-            pool.submit(_tell_pid_and_stay, path)
-        sleep_forever()
-
-
-def stay_with_queue(path: str) -> None:
-    import procq  # noqa: PLC0415
-
-    with procq.Queue(workers=2) as queue:
-        for _ in range(2):
-            queue.submit(_tell_pid_and_stay, path)
-        sleep_forever()
-
-
-def _tell_pid_and_stay(path: str) -> None:
-    say(path, os.getpid())
-    sleep_forever()
 
 
 # --- time ---
