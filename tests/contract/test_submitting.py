@@ -67,7 +67,7 @@ def test_C1_every_keyword_belongs_to_the_function(driver: Driver) -> None:
 
 def test_C1_calling_a_task_function_just_calls_the_function() -> None:
     assert tasks.decorated(1) == 2
-    assert tasks.decorated.__name__ == "decorated"  # type: ignore[attr-defined]  # set by update_wrapper
+    assert tasks.decorated.__name__ == "decorated"  # set by update_wrapper
 
 
 def test_C1_submit_takes_a_task_function_with_its_options(driver: Driver) -> None:

@@ -28,7 +28,7 @@ from tests.support.looking import (
 from tests.support.process_tasks import Gate
 
 from procq import Queue, Status, task
-from procq.engine.local import loop
+from procq.engine.local import engine
 from procq.errors import InternalError, QueueFullError, WorkerStartError
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
@@ -686,7 +686,7 @@ def test_a_bug_in_the_supervisor_ends_everything_loudly(
     assert wait_until(lambda: len(queue._supervisor._queue_for_room) == 1, PATIENCE_S)
     assert wait_until(lambda: bool(handle._task.listeners), PATIENCE_S)
 
-    monkeypatch.setattr(loop.LocalEngine, "_plan", lambda *_: 1 / 0)
+    monkeypatch.setattr(engine.LocalEngine, "_plan", lambda *_: 1 / 0)
     engine_of(queue).alarm()
     for thread in threads:
         thread.join(PATIENCE_S)

@@ -50,8 +50,9 @@ def test_H2_a_fresh_worker_has_imported_little(monkeypatch: pytest.MonkeyPatch) 
     heavy = {
         "asyncio", "cloudpickle", "concurrent.futures", "dataclasses", "datetime", "inspect", "logging",
         "multiprocessing", "psutil", "random", "selectors", "socket", "subprocess", "traceback",
-        "procq.core", "procq.engine.local.birth", "procq.engine.local.engine", "procq.engine.local.loop", "procq.engine.protocol", "procq.errors",
-        "procq.queue", "procq.retry", "procq.spec", "procq.supervisor", "procq.units",
+        "procq.core", "procq.engine.local.birth", "procq.engine.local.engine", "procq.engine.local.loop",
+        "procq.engine.protocol", "procq.errors", "procq.queue", "procq.retry", "procq.spec", "procq.supervisor",
+        "procq.units",
     }  # fmt: skip
     assert not heavy.intersection(found)
 
