@@ -273,3 +273,22 @@ def test_B1_payloads_that_overfill_a_pipe_keep_their_order_and_harm_nobody(tmp_p
 
     assert lines(log) == [str(number) for number in range(200)]
     assert {handle.attempts for handle in handles} == {1}
+
+
+def test_B8_what_is_taken_back_out_of_a_full_pipe_runs_later(tmp_path: Path) -> None:
+    """Even then the worker is told to forget it, or it would never be given a task again."""
+    gate = Gate(tmp_path)
+    with Queue(workers=1) as queue:
+        for _ in range(50):
+            queue.submit(tasks.pass_gate_or_not, "").result(PATIENCE_S)
+            queue.submit(tasks.length, bytes(40_000)).result(PATIENCE_S)
+        queue.pause()
+        queue.submit(tasks.pass_gate_or_not, gate.path)
+        handles = [queue.submit(tasks.length, bytes(40_000)) for _ in range(100)]
+        queue.resume()
+        gate.wait_begun()
+        assert wait_until(lambda: not engine_of(queue)._ahead_at, PATIENCE_S)  # 5 ms turned out long
+        gate.open()
+        for handle in handles:
+            assert handle.result(PATIENCE_S) == 40_000
+        check_invariants(queue)

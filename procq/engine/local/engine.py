@@ -638,7 +638,8 @@ class LocalEngine:
         if revoked and worker.state is not State.DYING:
             worker.dropping = True
             with contextlib.suppress(wire.WireError):  # the pipe is shut: its death will tell
-                worker.channel.send(wire.DROP_FRAME)
+                if not worker.channel.drop():
+                    self._condemn(worker, "there is no room in its pipe")
         worker.depth = max(1, worker.depth // 4)
         was_running = unsent + revoked > len(worker.ahead)
         self._give_back(worker, min(unsent + revoked, len(worker.ahead)))

@@ -231,12 +231,31 @@ class Channel:
 
         The kernel arbitrates: a claim is taken either here or by the worker, who begins tasks in
         the order in which they were sent.  So what is taken back are the last tasks sent.  A
-        worker that lives must then be sent a DROP, and no task before it answers.
+        worker that lives must then be told with `drop`, and be sent no task before it answers.
 
         Returns:
             How many tasks were taken back; more than were sent if the worker is a cheat.
         """
         return self._take_claims(_CLAIMS_MAX)
+
+    def drop(self) -> bool:
+        """Tell the worker to forget the tasks that were taken back; never blocks.
+
+        Returns:
+            Whether it was sent, which it is even when the socket is full of those tasks.
+
+        Raises:
+            WireError: The worker has shut its end.
+        """
+        if self._send_packet(wire.DROP_FRAME):
+            return True
+        # The worker may be long at its task, and read nothing meanwhile.  The kernel doubles what is set.
+        size = self._tasks.getsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF)
+        self._tasks.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, size)
+        try:
+            return self._send_packet(wire.DROP_FRAME)
+        finally:
+            self._tasks.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, size // 2)
 
     def _take_claims(self, most: int) -> int:
         taken = 0
