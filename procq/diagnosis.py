@@ -16,6 +16,7 @@ from procq.payload import NotPicklable, dump_call
 _DEEPEST = 8
 #: How many parts of one object are tried.
 _WIDEST = 1000
+_ADVICE = "open it inside the task, or pass what it is made from"
 #: How much of a key is shown.
 _LONGEST = 60
 
@@ -30,13 +31,12 @@ def explain_unpicklable(
             kind = _type_name(culprit)
             inside = "" if culprit is value else f" inside {_type_name(value)} at {path}"
             return (
-                f"argument {argument!r} of {name}(...) can't be sent to a worker: {kind}{inside} "
-                f"({cause}); {_advice(culprit)}"
+                f"argument {argument!r} of {name}(...) can't be sent to a worker: {kind}{inside} ({cause}); {_ADVICE}"
             )
     if _fails(fn):
         path, culprit = _descend(name, fn)
         inside = "" if culprit is fn else f": {_type_name(culprit)} at {path}"
-        return f"the function {name} can't be sent to a worker{inside} ({cause}); {_advice(culprit)}"
+        return f"the function {name} can't be sent to a worker{inside} ({cause}); {_ADVICE}"
     return f"the call of {name}(...) can't be sent to a worker ({cause})"
 
 
@@ -129,10 +129,3 @@ def _shown(key: object) -> str:
 def _type_name(value: object) -> str:
     cls = type(value)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _advice(culprit: object) -> str:
-    """Say what to do about it."""
-    if type(culprit).__name__ in {"Queue", "Handle"}:
-        return "a queue can't be sent to a worker; open one inside the task, or submit from outside"
-    return "open it inside the task, or pass what it is made from"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from procq import task
+from procq import task, testing
 from procq.batch import pickle_call
+from procq.diagnosis import explain_unpicklable
 from procq.errors import PayloadError, UsageError
 from procq.spec import type_of
 
@@ -123,10 +124,19 @@ def test_C5_a_function_is_named_with_what_it_has_closed_over() -> None:
 
 def test_C5_a_function_by_value_is_named_with_its_globals_and_defaults() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__", "LOCK": LOCK}
-    exec("def by_global():\n    return LOCK\ndef by_default(lock=LOCK):\n    return lock\n", namespace)
+    source = """
+def by_global():
+    return LOCK
+def by_default(lock=LOCK):
+    return lock
+def by_keyword(*, lock=LOCK):
+    return lock
+"""
+    exec(source, namespace)
 
     assert "_thread.lock at load.LOCK " in refused(namespace["by_global"])
     assert "_thread.lock at load.__defaults__[0] " in refused(namespace["by_default"])
+    assert "_thread.lock at load.lock " in refused(namespace["by_keyword"])
 
 
 def test_C5_a_task_function_is_told_as_the_function_it_wraps() -> None:
@@ -164,6 +174,19 @@ def test_C5_an_error_of_procq_while_pickling_is_raised_as_it_is() -> None:
         pickle_call(load, (Refuses(),), {}, "load")
 
     assert caught.value.__cause__ is None
+
+
+def test_C5_if_no_part_fails_by_itself_the_call_is_named() -> None:
+    said = explain_unpicklable(load, ("a",), {"mode": "w"}, "load", ValueError("odd"))
+
+    assert said == "the call of load(...) can't be sent to a worker (odd)"
+
+
+def test_C5_a_queue_or_what_holds_one_is_refused_with_what_to_do() -> None:
+    queue = testing.inline()
+
+    with pytest.raises(UsageError, match="a Queue can't be sent to a worker; open one inside the task"):
+        pickle_call(load, ({"queue": queue},), {}, "load")
 
 
 def test_C5_a_thing_that_holds_itself_is_no_trap() -> None:
