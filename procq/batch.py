@@ -13,7 +13,7 @@ from procq.core.task import Task
 from procq.errors import CycleError, PayloadError, UnknownDependencyError, UnknownHandlerError, UsageError
 from procq.handle import Handle, supervisor_of, task_of
 from procq.payload import NotPicklable, dump_call
-from procq.spec import Options, TaskSpec
+from procq.spec import Options, TaskFunction, TaskSpec
 from procq.supervisor import Supervisor
 
 Handlers = Mapping[str, Callable[..., object]]
@@ -64,7 +64,8 @@ def pickle_call(
             raise cause from None
         from procq.diagnosis import explain_unpicklable  # noqa: PLC0415 - only for an error's text
 
-        raise PayloadError(explain_unpicklable(fn, args, kwargs, name, cause)) from cause
+        bare = fn.fn if isinstance(fn, TaskFunction) else fn
+        raise PayloadError(explain_unpicklable(bare, args, kwargs, name, cause)) from cause
 
 
 def draft_all(

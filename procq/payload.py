@@ -115,8 +115,6 @@ def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = Non
         before_second_try()
     try:
         return _dump_by_value(value)
-    except RecursionError as error:
-        raise NotPicklable("the object is nested too deeply") from error
     except Exception as error:
         raise NotPicklable(str(error)) from error
 

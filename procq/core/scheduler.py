@@ -106,7 +106,7 @@ class Scheduler:
         """
         if len(tasks) == 1:
             if tasks[0].id in self.tasks:
-                raise DuplicateTaskError(tasks[0].id, str(self.tasks[tasks[0].id].type))
+                raise DuplicateTaskError(tasks[0].id, f"a task of type {self.tasks[tasks[0].id].type!r}")
         else:
             self._refuse_duplicates(tasks)
         for task in tasks:
@@ -437,9 +437,8 @@ class Scheduler:
         waiting = sorted((task for task in self.tasks.values() if task.status in WAITING), key=_by_seq)
         # Dependents first, so that each is cancelled for the shutdown, not for its dependency.
         for task in reversed(waiting):
-            if task.status in WAITING:
-                self._leave(task)
-                self._end(task, Status.CANCELLED, now, cause="shutdown")
+            self._leave(task)
+            self._end(task, Status.CANCELLED, now, cause="shutdown")
         return waiting
 
     def fail_waiting(self, ended: Ended, now: float) -> None:

@@ -979,7 +979,7 @@ class Naive:
             self.settle_new(one)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.data())
 def test_J_the_queue_does_what_a_list_would_do(data: st.DataObject) -> None:
     lease = data.draw(st.sampled_from([None, 1, 4]), label="lease")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from operator import itemgetter
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core.hand import FixedRules
 
@@ -59,6 +59,7 @@ class TimersAgainstAList(RuleBasedStateMachine):
 
 
 TestTimersAgainstAList = TimersAgainstAList.TestCase
+TestTimersAgainstAList.settings = settings(max_examples=50)
 
 
 def test_B3_a_timer_is_due_exactly_at_its_instant() -> None:
@@ -207,6 +208,7 @@ class ReadyAgainstAList(RuleBasedStateMachine):
 
 
 TestReadyAgainstAList = ReadyAgainstAList.TestCase
+TestReadyAgainstAList.settings = settings(max_examples=50)
 
 
 @given(st.lists(st.integers(-100, 100), max_size=50))

@@ -232,6 +232,12 @@ def test_B4_every_end_of_an_attempt_gives_its_place_free(outcome: "Outcome") -> 
     assert hand.start() == ("v0" if outcome == "interrupted" else "v1")
 
 
+def test_B4_whether_a_type_is_limited_can_be_asked() -> None:
+    ready = Hand(limits={"video": 1}).scheduler.ready
+
+    assert (ready.limited("video"), ready.limited("other")) == (True, False)
+
+
 def test_B4_a_cancelled_waiting_task_of_a_limited_type_takes_no_place() -> None:
     hand = Hand(limits={"video": 1})
     for number in range(3):
@@ -466,6 +472,17 @@ def test_C4_a_used_id_is_refused_and_nothing_of_the_batch_is_accepted() -> None:
     assert list(hand.scheduler.tasks) == ["a"]
     assert hand.start_all() == ["a"]
     hand.scheduler.check_invariants()
+
+
+def test_C4_a_used_id_is_refused_with_the_type_of_the_task_that_has_it() -> None:
+    hand = Hand()
+    hand.submit("a")
+    hand.run("a", "error")
+
+    with pytest.raises(DuplicateTaskError, match="id 'a' is already used by a task of type 't'"):
+        hand.submit("a")
+
+    assert hand.status("a") is FAILED
 
 
 def test_C4_an_id_twice_in_one_batch_is_refused() -> None:

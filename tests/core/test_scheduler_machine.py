@@ -321,7 +321,7 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         task = Task(
             f"task {len(known)}",
             data.draw(st.sampled_from(["free", "free", *LIMITS]), label="type"),
-            b"",
+            b"x" * (len(known) % 3),
             rules,
             depends_on=tuple(need.task for need in needs),
             due=due,

@@ -553,10 +553,11 @@ def test_H28_inner_processes_die_with_the_task(tmp_path: Path) -> None:
 
 def test_C7_in_a_forked_child_every_call_is_refused_and_the_parent_goes_on() -> None:
     done = run_script("""
-        import os, sys, traceback
+        import os, warnings
         from procq import Queue
         from procq.errors import QueueClosedError
         from tests.support import process_tasks as tasks
+        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on, of forks beside threads
         with Queue(workers=2) as queue:
             busy = queue.submit(tasks.sleep, 0.3, "busy")
             done = queue.submit(tasks.echo, "done")
@@ -590,9 +591,10 @@ def test_C7_in_a_forked_child_every_call_is_refused_and_the_parent_goes_on() -> 
 
 def test_C7_a_forked_child_may_end_as_it_likes_and_have_a_queue_of_its_own() -> None:
     done = run_script("""
-        import os, sys
+        import os, sys, warnings
         from procq import Queue
         from tests.support import process_tasks as tasks
+        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on, of forks beside threads
         queue = Queue(workers=1).start()
         pid = queue.submit(tasks.pid).result()
         child = os.fork()
