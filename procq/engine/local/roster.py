@@ -36,6 +36,11 @@ class State(StrEnum):
     LEAVING = "leaving"  #: told to leave
     DYING = "dying"  #: to be killed, or killed, its death not yet seen
 
+    @property
+    def stays(self) -> bool:
+        """Whether it can be used again."""
+        return self in {State.STARTING, State.IDLE, State.BUSY}
+
 
 @final
 class Worker:
