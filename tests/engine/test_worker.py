@@ -235,11 +235,20 @@ def test_progress_that_is_no_number_is_the_tasks_error() -> None:
 # --- being asked to stop ---
 
 
+def wait_asleep(driver: Driver, file: Path) -> None:
+    """Wait until a task has begun and sleeps: a signal just before would be handled only after the sleep."""
+    assert wait_until(lambda: lines(file) == ["began"] and sleeps(driver.worker.pid), PATIENCE_S)
+
+
+def sleeps(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_SLEEPING
+
+
 def test_D5_a_task_that_is_asked_to_stop_cleans_up_and_reports(tmp_path: Path) -> None:
     file = tmp_path / "said"
     with Driver() as driver:
         driver.send(tasks.sleep_with_finally, str(file))
-        assert wait_until(lambda: lines(file) == ["began"], PATIENCE_S)
+        wait_asleep(driver, file)
         driver.worker.ask()
         ended = driver.report()
         assert driver.result(tasks.pid) == driver.worker.pid
@@ -254,7 +263,7 @@ def test_D5_a_task_that_catches_it_cannot_hide_it(tmp_path: Path) -> None:
     file = tmp_path / "said"
     with Driver() as driver:
         driver.send(tasks.sleep_and_swallow, str(file))
-        assert wait_until(lambda: lines(file) == ["began"], PATIENCE_S)
+        wait_asleep(driver, file)
         driver.worker.ask()
         ended = driver.report()
 
@@ -277,7 +286,7 @@ def test_handlers_that_a_task_changed_are_put_back(tmp_path: Path) -> None:
         assert driver.run(tasks.change_signal_handlers).outcome == "ok"
         assert driver.result(tasks.interrupt_self) == "still here"
         driver.send(tasks.sleep_with_finally, str(file))
-        assert wait_until(lambda: lines(file) == ["began"], PATIENCE_S)
+        wait_asleep(driver, file)
         driver.worker.ask()
         assert driver.report().terminated
 
@@ -439,10 +448,6 @@ def test_a_worker_killed_while_it_waits_takes_nothing_with_it() -> None:
 
             assert driver.channel.revoke() == 2
             assert driver.channel.receive() is None
-
-
-def sleeps(pid: int) -> bool:
-    return psutil.Process(pid).status() == psutil.STATUS_SLEEPING
 
 
 def test_a_worker_killed_in_its_work_takes_one_task_with_it_at_most() -> None:
