@@ -78,8 +78,8 @@ class Handle(Generic[R_co]):
     __slots__ = ("__weakref__", "_supervisor", "_task")
 
     def __init__(self, supervisor: Supervisor, task: Task) -> None:
-        self._supervisor = supervisor
         self._task = task
+        self._supervisor = supervisor
         # With an id of its own there is one handle; without, they are counted: a reference takes 72 bytes.
         if task.explicit:
             task.owner = weakref.ref(self)
@@ -87,7 +87,9 @@ class Handle(Generic[R_co]):
             task.owner = task.owner + 1 if isinstance(task.owner, int) else 1
 
     def __del__(self) -> None:
-        self._supervisor.orphan(self._task)
+        supervisor = getattr(self, "_supervisor", None)  # Ctrl-C may have come before there was one
+        if supervisor is not None:
+            supervisor.orphan(self._task)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Handle) and self._task is other._task)

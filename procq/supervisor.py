@@ -13,13 +13,22 @@ import weakref
 from _queue import SimpleQueue
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 from typing import Final, Literal, NamedTuple, NoReturn, final
 
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import TERMINAL, WAITING, Status
 from procq.core.task import Task
 from procq.engine.protocol import Attempt, Engine
-from procq.errors import InternalError, QueueClosedError, QueueFullError, UsageError, WorkerStartError
+from procq.errors import (
+    EngineError,
+    InternalError,
+    ProcqError,
+    QueueClosedError,
+    QueueFullError,
+    UsageError,
+    WorkerStartError,
+)
 from procq.outcome import Ended
 
 logger = logging.getLogger(__name__)
@@ -61,6 +70,8 @@ class Supervisor:
         max_pending_bytes: int | Callable[[], int] | None = None,
     ) -> None:
         self.lock = threading.Lock()
+        #: open while a caller's thread changes what the lock guards
+        self._change = _Change()
         self.scheduler = scheduler
         self.engine = engine
         #: tasks whose handle has gone, noted by `__del__` without the lock
@@ -162,20 +173,25 @@ class Supervisor:
                 self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
             self._paused = False  # or a drain would never end
             self._free_all_waiting()
-            if self.bug is not None:
-                pass  # everything was killed, and what there was is not to be relied on
-            elif self._opened:
-                if mode == "kill" and timeout_s == 0:
-                    self._cut_to(3, now)
-                self.tick(now)
-                self.engine.wake()
+            if self.bug is not None or self._change.is_open:
+                self.engine.alarm()  # everything is killed, and what there was is not to be relied on
             else:
-                self._close_unopened(now)
+                with self._change:
+                    self._begin_shutdown(mode, timeout_s, now)
         self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
         if self._last_thread is not None:
             self._last_thread.join()
         self.callbacks.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
         return self._report()
+
+    def _begin_shutdown(self, mode: Mode, timeout_s: float | None, now: float) -> None:
+        if self._opened:
+            if mode == "kill" and timeout_s == 0:
+                self._cut_to(3, now)
+            self.tick(now)
+            self.engine.wake()
+        else:
+            self._close_unopened(now)
 
     def _close_unopened(self, now: float) -> None:
         """End a queue that was never started: nothing ever ran, and nothing will."""
@@ -274,9 +290,16 @@ class Supervisor:
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Accept tasks, and start what can start in the caller's thread; the lock is held."""
+        with self._change:
+            self._submit(tasks)
+
+    def _submit(self, tasks: Sequence[Task]) -> None:
         now = self.engine.now()
         scheduler = self.scheduler
         scheduler.accept(tasks, now)
+        due = scheduler.next_due()
+        if due is not None and due <= now:  # the loop is about to see to it; nothing late may start before
+            scheduler.advance(now)
         if self.orphans:
             self._disown_orphans()
         if not self._opened:
@@ -426,11 +449,12 @@ class Supervisor:
     def cancel(self, task: Task) -> CancelAnswer:
         """Cancel a task (contract F3); the lock is held."""
         self.check_alive()
-        now = self.engine.now()
-        answer = self._cancel(task, now)
-        self.tick(now)
-        self.engine.wake()
-        return answer
+        with self._change:
+            now = self.engine.now()
+            answer = self._cancel(task, now)
+            self.tick(now)
+            self.engine.wake()
+            return answer
 
     def _cancel(self, task: Task, now: float) -> CancelAnswer:
         if task.seq in self.scheduler.ahead:
@@ -447,29 +471,34 @@ class Supervisor:
 
     def replay(self, tasks: Sequence[Task], *, reset_attempts: bool, with_dependents: bool) -> int:
         """Take dead or cancelled tasks back; the lock is held.  Returns how many."""
-        now = self.engine.now()
-        taken = 0
-        for task in tasks:
-            taken += self.scheduler.replay(task, now, reset_attempts=reset_attempts, with_dependents=with_dependents)
-        self.tick(now)
-        self.engine.wake()
-        return taken
+        with self._change:
+            now = self.engine.now()
+            taken = 0
+            for task in tasks:
+                taken += self.scheduler.replay(
+                    task, now, reset_attempts=reset_attempts, with_dependents=with_dependents
+                )
+            self.tick(now)
+            self.engine.wake()
+            return taken
 
     def pause(self) -> None:
         """Start nothing new, and take back what was sent ahead (contract H1); the lock is held."""
         self.check_alive()
-        self._paused = True
-        now = self.engine.now()
-        self._take_back_all(now)
-        self.tick(now)  # results may have been read here, of which the loop knows nothing
-        self.engine.wake()
+        with self._change:
+            self._paused = True
+            now = self.engine.now()
+            self._take_back_all(now)
+            self.tick(now)  # results may have been read here, of which the loop knows nothing
+            self.engine.wake()
 
     def resume(self) -> None:
         """Go on after `pause`; the lock is held."""
         self.check_alive()
-        self._paused = False
-        self.tick(self.engine.now())
-        self.engine.wake()
+        with self._change:
+            self._paused = False
+            self.tick(self.engine.now())
+            self.engine.wake()
 
     # --- what the engine reports (procq.engine.protocol.Host) ------------------------------------
 
@@ -553,12 +582,24 @@ class Supervisor:
                 task.listeners = None
             self._free_all_waiting()
 
+    def check_whole(self) -> None:
+        """Raise if a caller's change was broken off half-way.
+
+        Raises:
+            EngineError: One was.
+        """
+        if self._change.is_open:
+            raise EngineError(_TORN)
+
     def check_alive(self) -> None:
         """Raise if the supervisor's own thread has failed.
 
         Raises:
             InternalError: It has; the cause tells of the bug.
+            EngineError: It gave up because a caller's change was broken off half-way.
         """
+        if isinstance(self.bug, EngineError):
+            raise EngineError(_TORN) from None
         if self.bug is not None:
             raise InternalError("procq's supervisor thread failed; please report this") from self.bug
 
@@ -614,12 +655,16 @@ class Supervisor:
 
     def orphan(self, task: Task) -> None:
         """Note that a handle of a task has gone; takes no lock for long, so that `__del__` may call it anywhere."""
-        # A deque takes no lock.  If nobody holds ours just now the task is let go of at once, and with
-        # it its result; else whoever holds it, or the next to do so, sees to that.
+        # A deque takes no lock.  Whoever holds ours, or the next to do so, lets go of the task; if its
+        # result is big, that should be now.  Only then: Ctrl-C is lost if it comes within a `__del__`.
         self.orphans.append(task)
-        if self.lock.acquire(blocking=False):
+        if task.value is None or len(task.value) < _BIG_BYTES:
+            return
+        if not self._change.is_open and self.lock.acquire(blocking=False):
             try:
-                self._disown_orphans()
+                if not self._change.is_open:
+                    with self._change:
+                        self._disown_orphans()
             finally:
                 self.lock.release()
 
@@ -638,6 +683,42 @@ class Supervisor:
         """Return how many tasks wait; the lock need not be held for a rough answer."""
         counts = self.scheduler.counts
         return sum(counts[status] for status in WAITING)
+
+
+@final
+class _Change:
+    """Open while a caller's thread changes the state, and for ever if it was broken off half-way.
+
+    Ctrl-C raises `KeyboardInterrupt` between any two instructions of the main thread.  Amid a
+    submit it would leave a task that runs nowhere, for which a shutdown would wait without end; so
+    whoever takes the lock next looks here, and if a change is open everything is killed.  A flag
+    and no handler of exceptions, because the interrupt may hit that too.
+    """
+
+    __slots__ = ("is_open",)
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+    def __enter__(self) -> None:
+        if self.is_open:
+            raise EngineError(_TORN)
+        self.is_open = True
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Our own errors are raised before anything is changed.
+        if error_type is None or issubclass(error_type, ProcqError):
+            self.is_open = False
+
+
+_TORN: Final = (
+    "the queue was interrupted amid a change, say by Ctrl-C within submit(), and had to be killed; make a new Queue"
+)
+
+#: A result of so many bytes is let go of without delay.
+_BIG_BYTES: Final = 64 * 1024
 
 
 @final

@@ -66,6 +66,9 @@ class Host(Protocol):
     def lock(self) -> Lock:
         """The one lock of the queue."""
 
+    def check_whole(self) -> None:
+        """Raise `EngineError` if the host cannot go on; to be called first whenever the lock was taken anew."""
+
     def began(self, attempt: Attempt, at: float) -> None:
         """An attempt that was sent ahead has begun at this instant."""
 

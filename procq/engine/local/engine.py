@@ -30,7 +30,7 @@ from procq.engine.local.pace import UNKNOWN_S, Paces
 from procq.engine.local.roster import LONG_S, State, Worker
 from procq.engine.local.staffing import Staffing
 from procq.engine.protocol import Attempt, Host, StopReason
-from procq.errors import WorkerStartError
+from procq.errors import EngineError, WorkerStartError
 from procq.outcome import Ended, class_names
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class LocalEngine:
         """Change how many workers there may be; those too many leave once they are idle."""
         self._staffing.resize(workers)
         now = time.monotonic()
-        while len(self._workers) > workers and self._idle:
+        while self._idle and self._too_many():
             self._let_go(self._idle[-1], now)
         self.wake()
 
@@ -268,11 +268,13 @@ class LocalEngine:
             while self._turn(host):
                 pass
         except BaseException as error:
-            # A bug of procq must not leave callers waiting for ever: end everything loudly.
-            logger.critical("procq's supervisor thread failed; please report this", exc_info=True)
+            # Not even a bug of procq may leave callers waiting for ever: end everything, and loudly.
+            if not isinstance(error, EngineError):
+                logger.critical("procq's supervisor thread failed; please report this", exc_info=True)
             host.failed(error)
             for worker in self._workers.values():
                 worker.process.abandon()
+            self._workers.clear()
         finally:
             with host.lock:
                 self._loop.close()
@@ -281,11 +283,13 @@ class LocalEngine:
     def _turn(self, host: Host) -> bool:
         """Wait, then handle what happened; False when all is over."""
         with host.lock:
+            host.check_whole()
             if self._closing and not self._workers:
                 return False
             wait_s = self._plan(host)
         events = self._loop.poll(wait_s)
         with host.lock:
+            host.check_whole()
             self._loop.handle(events)
             now = time.monotonic()
             if now >= self._review_at:
@@ -317,6 +321,11 @@ class LocalEngine:
     def _births(self, host: Host, now: float) -> int:
         """Return how many workers should be started now."""
         return 0 if self._closing else self._staffing.births(len(self._workers), host.backlog, now)
+
+    def _too_many(self) -> bool:
+        """Whether there are more workers than there may be, those on their way out left aside."""
+        limit = self._staffing.limit
+        return len(self._workers) > limit and sum(worker.state.stays for worker in self._workers.values()) > limit
 
     def _spawn(self, host: Host) -> None:
         """Start a worker; without the lock, since it takes a millisecond."""
@@ -362,7 +371,7 @@ class LocalEngine:
             return
         self._staffing.ready()
         self._drop_timer(worker, "start")
-        if len(self._workers) > self._staffing.limit:
+        if self._too_many():
             self._let_go(worker, time.monotonic())
         else:
             worker.state = State.IDLE
@@ -560,7 +569,7 @@ class LocalEngine:
 
     def _to_idle(self, worker: Worker, now: float) -> None:
         worker.state = State.IDLE
-        if worker.left <= 0 or len(self._workers) > self._staffing.limit:
+        if worker.left <= 0 or self._too_many():
             self._let_go(worker, now)
         else:
             self._idle.append(worker)
