@@ -654,3 +654,74 @@ def test_many_queues_side_by_side_and_in_turn() -> None:
     for thread in threads:
         thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.slow
+def test_H20_ctrl_c_at_any_moment_of_a_program_that_submits_ends_it() -> None:
+    """It may hit amid a change of the queue's state: then all is killed, and nobody waits for what cannot come."""
+    done = run_script(
+        """
+        import random, signal, threading, time
+        from procq import Queue
+        from procq.errors import EngineError
+        from tests.support import process_tasks as tasks
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, interrupt)
+        chance = random.Random(7)
+        for _ in range(40):
+            queue = Queue(workers=2).start()
+            queue.submit(tasks.nothing).wait()
+            handles = []
+            try:
+                with queue:
+                    # Again and again, since an interrupt that hits a destructor is lost.
+                    signal.setitimer(signal.ITIMER_REAL, 0.001 + chance.random() / 100, 1)
+                    while True:
+                        handles.append(queue.submit(tasks.nothing))
+                        if chance.random() < 0.3:
+                            handles[-1].cancel()
+            except (KeyboardInterrupt, EngineError):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            queue.shutdown(0, mode="kill")
+            for handle in handles[-20:]:
+                try:
+                    handle.wait(10)
+                except EngineError as error:
+                    assert "interrupted amid a change" in str(error)
+            assert not [thread for thread in threading.enumerate() if thread.name == "procq-supervisor"]
+        print("all ended")
+        """,
+        timeout_s=45,
+    )
+    assert done.stdout == "all ended\n", done.stderr
+    assert "please report" not in done.stderr
+
+
+def test_a_change_that_was_broken_off_ends_everything_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from procq.errors import EngineError  # noqa: PLC0415 - for this alone
+
+    gate = Gate(tmp_path)
+    queue = Queue(workers=1).start()
+    handle = queue.submit(tasks.announced_sleep, gate.path)
+    pid = gate.wait_begun()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(queue._supervisor.scheduler, "accept", interrupt)
+        queue.submit(tasks.nothing)
+    with pytest.raises(EngineError, match="interrupted amid a change"):
+        queue.submit(tasks.nothing)
+    queue.shutdown()
+
+    for call in (handle.result, handle.cancel, lambda: queue.submit(tasks.nothing)):
+        with pytest.raises(EngineError, match="interrupted amid a change"):
+            call()
+    assert wait_until(lambda: gone([pid]))
+    assert_gone(queue)

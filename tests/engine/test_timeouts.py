@@ -235,3 +235,13 @@ def test_H41_a_wall_clock_that_jumps_moves_nothing(monkeypatch: pytest.MonkeyPat
         assert retried.result(PATIENCE_S) == "retried"
         assert isinstance(stuck.exception(PATIENCE_S), AttemptTimeout)
         assert 0.3 <= time.monotonic() - before < 0.3 + 1 + LATE_S
+
+
+def test_D5_an_attempt_that_ended_in_time_has_succeeded_though_its_result_takes_longer() -> None:
+    """Say, because it is big, or slow to pickle; while that lasts it is under way, and not to be killed."""
+    limited = task(tasks.slow_to_pickle, timeout=BRIEF_S)
+    with Queue(workers=1, kill_grace=20) as queue:
+        handle = queue.submit(limited.spec(2 * BRIEF_S))
+        assert handle.result(PATIENCE_S) == "done"
+        assert [record.outcome for record in handle.history] == ["ok"]
+        assert queue.submit(tasks.echo, 1).result(PATIENCE_S) == 1

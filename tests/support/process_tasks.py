@@ -584,3 +584,16 @@ def later_twice(path: str) -> int:
     if times < 3:
         raise RetryLater(0.01)
     return times
+
+
+class _SlowToPickle:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        sleep(self.seconds)
+        return str, ("done",)
+
+
+def slow_to_pickle(seconds: float) -> object:
+    return _SlowToPickle(seconds)

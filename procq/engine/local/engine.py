@@ -43,6 +43,9 @@ _SPAWNS_PER_TURN: Final = 4
 #: Attempts with more payload than this are not sent ahead; together with what its id and inputs
 #: add, such a one still fits in a packet.
 _AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
+#: From telling an idle worker to leave until it is killed: time for its exit hooks.  Below the
+#: second by which a shutdown may be late (G2), since it may come on top of the grace of another.
+_LEAVE_S: Final = 0.8
 #: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
 _HANG_UP_S: Final = 1.0
 #: How long a worker may take to read a big payload, or to move on with a big result; far more than
@@ -107,6 +110,8 @@ class LocalEngine:
         self._doomed: list[Worker] = []
         self._asked: list[Worker] = []
         self._closing = False
+        #: what is to be logged: not under the lock, which a handler of the program may want too
+        self._news: list[tuple[int, str]] = []
         self._oom_watch = deaths.OomWatch()
         self._loop = Loop()
 
@@ -210,7 +215,8 @@ class LocalEngine:
                 return False
             self._read(worker)
         self._condemn(worker, "it claimed tasks that it has not run")
-        return False
+        self._give_back(worker, len(worker.ahead))
+        return True
 
     def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> bool:
         """Ask a running attempt to stop, and kill it after the grace; or kill it at once."""
@@ -282,6 +288,8 @@ class LocalEngine:
 
     def _turn(self, host: Host) -> bool:
         """Wait, then handle what happened; False when all is over."""
+        while self._news:
+            logger.log(*self._news.pop(0))
         with host.lock:
             host.check_whole()
             if self._closing and not self._workers:
@@ -389,12 +397,12 @@ class LocalEngine:
         tries = self._staffing.failed(others, now)
         if tries:
             text = f"workers cannot start, tried {tries} times; the last time {why}"
-            logger.error("%s", text)
+            self._news.append((logging.ERROR, text))
             self._require_host().broken(
                 Ended("error", now, now, permanent=True, error_types=class_names(WorkerStartError), message=text)
             )
         elif others and now < self._staffing.not_before:
-            logger.warning("a worker cannot start; going on with %d: %s", others, why)
+            self._news.append((logging.WARNING, f"a worker cannot start; going on with {others}: {why}"))
 
     # --- attempts ------------------------------------------------------------------------------
 
@@ -710,7 +718,7 @@ class LocalEngine:
         worker.state = State.LEAVING
         with contextlib.suppress(wire.WireError):
             worker.channel.send(wire.EXIT_FRAME)
-        self._set_timer(worker, "grace", now + self._kill_grace_s, self._kill)
+        self._set_timer(worker, "grace", now + _LEAVE_S, self._kill)
 
     # --- deaths --------------------------------------------------------------------------------
 

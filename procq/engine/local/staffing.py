@@ -14,7 +14,8 @@ FAILURES_MAX: Final = 3
 #: work for them: somebody or something kills them for sport, and each start costs 15 ms of CPU.
 _IDLE_DEATHS_MAX: Final = 10
 _IDLE_DEATHS_PERIOD_S: Final = 10.0
-#: How long to wait before trying again when the system refuses a new process or descriptor.
+#: How long to wait before trying again when the system refuses a new process or descriptor; it
+#: doubles with each failure, up to the long pause.
 _PAUSE_S: Final = 0.1
 #: How long to go on with fewer workers when some have started and others cannot.
 _LONG_PAUSE_S: Final = 30.0
@@ -73,7 +74,8 @@ class Staffing:
 
     def refused(self, now: float) -> None:
         """The system had no process or descriptor to spare: try again soon."""
-        self.not_before = now + _PAUSE_S * 2**self._failures
+        pause_s = _PAUSE_S * 2 ** min(self._failures, 10)  # an exponent without bound overflows one day
+        self.not_before = now + min(pause_s, _LONG_PAUSE_S)
 
     def failed(self, others: int, now: float) -> int:
         """A worker could not start, and `others` have.
