@@ -245,3 +245,18 @@ def test_D5_an_attempt_that_ended_in_time_has_succeeded_though_its_result_takes_
         assert handle.result(PATIENCE_S) == "done"
         assert [record.outcome for record in handle.history] == ["ok"]
         assert queue.submit(tasks.echo, 1).result(PATIENCE_S) == 1
+
+
+def test_H5_a_stopped_worker_whose_task_was_taken_back_does_not_hold_up_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It never says that it has forgotten the task."""
+    monkeypatch.setattr(engine, "_TRANSFER_S", 0.2)
+    with Queue(workers=1) as queue:
+        pid = queue.submit(tasks.pid).result(PATIENCE_S)
+        os.kill(pid, signal.SIGSTOP)
+        assert queue.submit(tasks.nothing).cancel() == "cancelled"
+        handle = queue.submit(tasks.pid)
+
+        assert handle.result(PATIENCE_S) != pid
+        assert handle.attempts == 1

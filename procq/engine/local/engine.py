@@ -48,8 +48,8 @@ _AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
 _LEAVE_S: Final = 0.8
 #: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
 _HANG_UP_S: Final = 1.0
-#: How long a worker may take to read a big payload, or to move on with a big result; far more than
-#: any honest one needs.
+#: How long a worker may take to read a big payload, to move on with a big result, or to answer when
+#: it has nothing else to do; far more than any honest one needs.
 _TRANSFER_S: Final = 10.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
 #: the kernel's buffers is at most some MiB, and one read takes one.
@@ -572,8 +572,11 @@ class LocalEngine:
             self._require_host().began(attempt, at)
             self._begin(worker, attempt, at)
             self._hungry.add(worker)
-        elif worker.state is State.BUSY and not worker.dropping:
-            self._to_idle(worker, at)
+        elif worker.state is State.BUSY:
+            if worker.dropping:  # it has nothing to do but to answer
+                self._set_timer(worker, "dropped", time.monotonic() + _TRANSFER_S, self._deaf)
+            else:
+                self._to_idle(worker, at)
 
     def _to_idle(self, worker: Worker, now: float) -> None:
         worker.state = State.IDLE
@@ -686,10 +689,14 @@ class LocalEngine:
     def _dropped(self, worker: Worker) -> None:
         """A worker has forgotten what was taken back: it may be given more."""
         worker.dropping = False
+        self._drop_timer(worker, "dropped")
         if worker.running is not None:
             self._mind_room(worker)
         elif worker.state is State.BUSY:
             self._to_idle(worker, time.monotonic())
+
+    def _deaf(self, worker: Worker) -> None:
+        self._condemn(worker, "it did not answer")
 
     def _condemn(self, worker: Worker, fault: str) -> None:
         """End a worker that broke the rules; its death tells the rest."""
@@ -777,7 +784,7 @@ class LocalEngine:
         del self._workers[worker.id]
         self._roomy.pop(worker, None)
         self._hungry.discard(worker)
-        for kind in ("start", "grace", "deadline", "hang-up"):
+        for kind in ("start", "grace", "deadline", "hang-up", "dropped"):
             self._drop_timer(worker, kind)
         self._loop.unwatch(worker.channel.result_fd)
         self._loop.unwatch(worker.process.pidfd)
