@@ -671,7 +671,7 @@ def test_H20_ctrl_c_at_any_moment_of_a_program_that_submits_ends_it() -> None:
 
         signal.signal(signal.SIGALRM, interrupt)
         chance = random.Random(7)
-        for _ in range(40):
+        for _ in range(25):
             queue = Queue(workers=2).start()
             queue.submit(tasks.nothing).wait()
             handles = []
