@@ -521,6 +521,19 @@ def test_H1_resize_up_and_down_under_load() -> None:
         assert queue.submit(tasks.echo, 1).result(PATIENCE_S) == 1
 
 
+def test_H1_amid_a_long_backlog_of_brief_tasks_those_too_many_leave_too() -> None:
+    """None of them is ever without a task ahead, unless somebody sees to that."""
+    queue = Queue(workers=2).start()
+    handles = [queue.submit(tasks.sleep, 0.002) for _ in range(2000)]
+    handles[200].wait(PATIENCE_S)
+    assert len(pids(queue)) == 2
+    queue.resize(1)
+    handles[300].wait(PATIENCE_S)
+    workers, done = len(pids(queue)), handles[-1].done()
+    queue.shutdown(mode="kill")
+    assert (workers, done) == (1, False)
+
+
 # --- processes within tasks ---
 
 

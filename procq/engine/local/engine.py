@@ -250,6 +250,8 @@ class LocalEngine:
         """Change how many workers there may be; those too many leave once they are idle."""
         self._staffing.resize(workers)
         now = time.monotonic()
+        for worker in list(self._roomy):
+            self._mind_room(worker)
         while self._idle and self._too_many():
             self._let_go(self._idle[-1], now)
         self.wake()
@@ -422,7 +424,8 @@ class LocalEngine:
 
     def _mind_room(self, worker: Worker) -> None:
         """Keep the worker among the roomy ones if more may be sent ahead to it, else not."""
-        if worker.has_room(self._share):
+        # Where there are too many, each shall become idle, so that those too many can leave.
+        if worker.has_room(self._share) and not self._too_many():
             self._roomy[worker] = None
         else:
             self._roomy.pop(worker, None)
