@@ -208,13 +208,15 @@ class RemoteTraceback(ProcqError):  # noqa: N818
 class DependencyFailed(TaskError):  # noqa: N818
     """A dependency did not succeed, so this task was cancelled without running (contract E4).
 
+    Its cause is the error of the task where the failure began, as far as that task is still known.
+
     Attributes:
         origin: The id of the task where the failure began.
     """
 
-    def __init__(self, origin: str, status: str = "failed") -> None:
+    def __init__(self, origin: str, what: str = "failed") -> None:
         self.origin = origin
-        super().__init__(f"dependency {origin!r} {status}")
+        super().__init__(f"dependency {origin!r} {what}")
 
 
 class TaskCancelled(TaskError, CancelledError):  # noqa: N818

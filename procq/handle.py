@@ -4,6 +4,7 @@ Results and errors are unpickled here, in the thread that asks, and anew each ti
 polls: a waiter hangs a queue of its own on the task and sleeps on that.
 """
 
+import logging
 import weakref
 from _queue import Empty, SimpleQueue
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +34,8 @@ from procq.payload import loads
 from procq.spec import Output, stand_for
 from procq.supervisor import Supervisor
 from procq.units import Duration, seconds
+
+logger = logging.getLogger(__name__)
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
@@ -262,6 +265,8 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
     with supervisor.lock:
         if not supervisor.listen(task, arrived.put):
             return
+    if not supervisor.opened and timeout_s is None:
+        logger.warning("waiting for a task of a queue that was not started; call its start(), or use `with`")
     ended = False
     try:
         ended = supervisor.wait_for(partial(_get, arrived), partial(_has_ended, supervisor, task), timeout_s)
@@ -270,7 +275,8 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
             with supervisor.lock:
                 supervisor.unlisten(task, arrived.put)
     if not ended:
-        raise TimeoutError(f"task {task.id!r} is still {task.status} after {timeout_s:g} s of waiting")
+        hint = "" if supervisor.opened else "; its queue was not started"
+        raise TimeoutError(f"task {task.id!r} is still {task.status} after {timeout_s:g} s of waiting{hint}")
     supervisor.check_alive()
 
 
@@ -370,7 +376,7 @@ def error_of(task: Task) -> BaseException | None:
 def _error_of_cancellation(task: Task) -> TaskError:
     match task.cause:
         case "dependency":
-            return DependencyFailed(task.origin or "?")
+            return _error_of_dependency(task)
         case "expired":
             return TaskExpired(f"task {task.id!r} was not started before its expires, and so never")
         case "shutdown":
@@ -379,6 +385,33 @@ def _error_of_cancellation(task: Task) -> TaskError:
             return TaskCancelled(f"task {task.id!r} was not needed: what it depends on did not fail")
         case _:
             return TaskCancelled(f"task {task.id!r} was cancelled")
+
+
+def _error_of_dependency(task: Task) -> DependencyFailed:
+    """Say where the failure began that cancelled a task, and what it was."""
+    origin = _origin(task)
+    if origin is None:
+        return DependencyFailed(task.origin or "?")
+    if origin.status is Status.CANCELLED:
+        error = DependencyFailed(origin.id, f"({origin.type}) was cancelled")
+    elif origin.ended is None:  # replayed since
+        error = DependencyFailed(origin.id, f"({origin.type}) had failed")
+    else:
+        name = f"{origin.ended.error_types[0]}: " if origin.ended.error_types else ""
+        error = DependencyFailed(origin.id, f"({origin.type}) failed: {name}{origin.ended.message}")
+    error.__cause__ = error_of(origin)
+    return error
+
+
+def _origin(task: Task) -> Task | None:
+    """Follow a cancelled task's dependencies up to where the failure began; None if that is forgotten."""
+    at = task
+    while at.id != task.origin:
+        culprit = next((need for need in at.depends_on if task.origin in {need.id, need.origin}), None)
+        if culprit is None:
+            return None
+        at = culprit
+    return at
 
 
 def _error_of_attempt(task: Task, ended: Ended) -> BaseException:
@@ -418,7 +451,8 @@ def _error_of_task(task: Task, ended: Ended) -> BaseException:
     elif name in _BY_NAME:
         error = _BY_NAME[name](ended.message)
     if error is None:
-        error = RemoteError(name, ended.message, ended.traceback).located(task.id, task.failures)
+        message = ended.message.removeprefix(f"{name}: ")  # what is no `Exception` is told with its name
+        error = RemoteError(name, message, ended.traceback).located(task.id, task.failures)
     if ended.traceback:
         error.__cause__ = RemoteTraceback(ended.traceback)
     return error

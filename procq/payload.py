@@ -18,6 +18,7 @@ from _thread import _local
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from functools import _lru_cache_wrapper
     from types import CodeType
 
 PROTOCOL = 5
@@ -122,17 +123,43 @@ def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = Non
 def _dump_by_value(value: object) -> bytes:
     """Pickle with cloudpickle, which takes along what cannot be imported."""
     from collections import ChainMap  # noqa: PLC0415
+    from functools import lru_cache  # noqa: PLC0415
     from io import BytesIO  # noqa: PLC0415
     from types import CodeType  # noqa: PLC0415
 
     import cloudpickle  # noqa: PLC0415 - 20 ms that most workers never need
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-        dispatch_table = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)  # noqa: RUF012
+        dispatch_table = ChainMap(  # noqa: RUF012
+            {CodeType: _reduce_code, type(lru_cache(len)): _reduce_cached}, cloudpickle.Pickler.dispatch_table
+        )
 
     buffer = BytesIO()
     Pickler(buffer, PROTOCOL).dump(value)
     return buffer.getvalue()
+
+
+def _reduce_cached(cached: "_lru_cache_wrapper[object]") -> "str | tuple[object, ...]":
+    """Reduce what `functools.cache` made: by its name if that leads to it, else with an empty cache.
+
+    By itself it travels by name alone, also out of `__main__`, which is another module in a worker.
+    """
+    import sys  # noqa: PLC0415
+
+    fn = cached.__wrapped__
+    place: object = sys.modules.get(fn.__module__)
+    for part in fn.__qualname__.split("."):
+        place = getattr(place, part, None)
+    if place is cached and fn.__module__ != "__main__":
+        return fn.__qualname__
+    return _cached, (fn, *cached.cache_parameters().values())
+
+
+def _cached(fn: "Callable[..., object]", maxsize: int | None, typed: bool) -> object:  # noqa: FBT001 - pickled
+    """Rebuild what `functools.cache` made; called by pickle in the worker."""
+    from functools import lru_cache  # noqa: PLC0415
+
+    return lru_cache(maxsize, typed)(fn)
 
 
 def _reduce_code(code: "CodeType") -> "tuple[object, ...]":

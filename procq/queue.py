@@ -6,6 +6,7 @@ the supervisor under the one lock.  No rule of scheduling stands here.
 
 import atexit
 import itertools
+import logging
 import sys
 import warnings
 import weakref
@@ -44,6 +45,8 @@ from procq.units import Duration, Size, count, seconds, size_bytes
 
 if TYPE_CHECKING:
     from procq.engine.protocol import Engine
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,7 +117,9 @@ class Queue:
         policy: "strict": highest priority first, then order of submission.
         limits: At most so many tasks of a type run at once.
         backoff: What a task waits between attempts unless it says otherwise.
-        initializer: Called with `initargs` once in each worker before its first task.
+        initializer: Called with `initargs` once in each worker before its first task.  What it
+            prepares must be in a module: functions of `__main__` travel by value, each call with
+            globals of its own.
         initargs: Its arguments.
         max_pending: At most so many tasks wait; then `submit` waits.  None: no bound.
         max_pending_bytes: At most so many bytes of pickled calls are held; None: no bound.  By
@@ -239,7 +244,9 @@ class Queue:
         raise UsageError("a Queue can't be sent to a worker; open one inside the task")
 
     def __repr__(self) -> str:
-        return f"<Queue {self.workers} workers, {self._supervisor.waiting()} waiting>"
+        supervisor = self._supervisor
+        life = "shut down, " if supervisor.closing else "" if supervisor.opened else "not started, "
+        return f"<Queue {life}{self.workers} workers, {supervisor.waiting()} waiting>"
 
     def shutdown(self, timeout: Duration | None = None, mode: Mode = "drain") -> ShutdownReport:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
@@ -500,9 +507,9 @@ class Queue:
     ) -> "Results[R]":
         """Call a function with each item, or each tuple of items, in the workers.
 
-        Lazy: at most `buffersize` items are read ahead of what was taken.  The iterator raises
-        the error of an item in its place and goes on with the next; closing it, or letting go of
-        it, cancels what was not taken.
+        The first `buffersize` items are submitted at once; then at most so many are read ahead of
+        what was taken.  The iterator raises the error of an item in its place and goes on with the
+        next; closing it, or letting go of it, cancels what was not taken, also what runs.
 
         Args:
             fn: A function, or a task function with its options (a timeout for each item, ...).
@@ -624,6 +631,7 @@ class Results(Generic[R]):
         self._timeout_s = timeout_s
         #: what was read and not yet taken, in order; an error in the place of an item that has no task
         self._in_flight: deque[Handle[R] | Exception] = deque()
+        self._fill()
 
     def __iter__(self) -> "Results[R]":
         return self
@@ -757,5 +765,12 @@ def _pickled_initializer(initializer: Callable[..., object] | None, initargs: tu
 def _kill_at_exit() -> None:
     """Kill what was not shut down, so that nothing outlives the program (contract G4)."""
     for supervisor in live_supervisors():
+        with suppress(Exception):
+            cut_off = [] if supervisor.closing else supervisor.shutdown("kill", 0).cut_off
+            if cut_off:
+                logger.warning(
+                    "the program ended with %d tasks left, which were cut off; use `with Queue()`, or shutdown()",
+                    len(cut_off),
+                )
         with suppress(Exception):
             supervisor.shutdown("kill", 0)

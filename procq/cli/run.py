@@ -76,12 +76,13 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         terminal.line(("warn", "warning:"), f" loading took {format_seconds(took_s)}, and every worker does it too")
     bound = parameters.bind(entry, settings.params)
     with ExitStack() as stack:
+        # The entry is called first: its mistakes must not cost the results of the run before.
+        work = producer.checked_iterator(entry, producer.call(entry, bound))
         results = None
         if settings.results is not None:
             from procq.cli.results import Results  # noqa: PLC0415 - json, which most runs don't need
 
             results = stack.enter_context(Results(settings.results))
-        work = producer.checked_iterator(entry, producer.call(entry, bound))
         is_list = isinstance(work, list)
         queue = _queue(entry, settings, is_list=is_list)
         one = _Run(queue, settings, terminal, began_at=began_at, results=results)

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -139,6 +139,22 @@ def test_C5_a_function_by_value_keeps_its_file_and_line_for_tracebacks() -> None
 
     assert isinstance(fn, FunctionType)
     assert (fn.__code__.co_filename, fn.__code__.co_firstlineno) == (__file__, fails.__code__.co_firstlineno)
+
+
+def test_C5_a_cached_function_of_main_travels_by_value_with_an_empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def double(value: int) -> int:
+        return 2 * value
+
+    double.__module__, double.__qualname__ = "__main__", "double"
+    cached = lru_cache(maxsize=3)(double)
+    monkeypatch.setattr(sys.modules["__main__"], "double", cached, raising=False)
+    assert cached(2) == 4
+    data = dumps(cached)
+    monkeypatch.delattr(sys.modules["__main__"], "double")
+    rebuilt: Any = loads(data)
+
+    assert rebuilt(2) == 4
+    assert rebuilt.cache_info() == (0, 1, 3, 1)
 
 
 def test_C4_the_same_call_is_the_same_bytes() -> None:

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-
-from procq import Queue
 from tests.support.looking import PATIENCE_S, pids, wait_idle
 from tests.support.process_tasks import Gate, pass_gate
+
+from procq import Queue
 
 pytestmark = pytest.mark.processes
 
