@@ -283,7 +283,7 @@ class Supervisor:
 
     def _take_back_all(self, now: float) -> None:
         for task in list(self.scheduler.ahead.values()):
-            if task.seq in self.scheduler.ahead:  # one comes back with all that lie behind it
+            if task.seq in self.scheduler.ahead:  # else it came back with another of the same worker
                 self._take_back(task, now)
 
     # --- submitting ----------------------------------------------------------------------------

@@ -136,6 +136,8 @@ class Engine(Protocol):
     def take_back(self, attempt: Attempt) -> bool:
         """Take back an attempt that was sent ahead.
 
+        Others that its worker has not begun may come back with it, told by `returned` too.
+
         Returns:
             True: it has not begun and never will; the host was told by `returned`.  False: it
             has begun, which the host may have been told by `began`.

@@ -678,7 +678,7 @@ class LocalEngine:
 
     def _return_running(self, worker: Worker) -> None:
         """Give what a worker was to run, and has not begun, back to the host."""
-        if worker.bulky:  # its stream holds what nobody will read
+        if worker.bulky:  # what is left of it would have to be sent and read for nothing
             self._kill(worker)
         attempt = self._unassign(worker)
         if attempt is not None:

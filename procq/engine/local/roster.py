@@ -65,7 +65,7 @@ class Worker:
         self.fence = 0
         #: when it began, as far as is known; seconds on the monotonic clock
         self.begun_at = 0.0
-        #: whether `running` was sent in more than a packet, which cannot be taken back whole
+        #: whether `running` was sent in more than a packet: taking it back costs the worker its life
         self.bulky = False
         #: the attempts that wait behind `running`, with what each is expected to last
         self.ahead: deque[tuple[Attempt, float]] = deque()
