@@ -309,7 +309,7 @@ def as_completed(handles: "Iterable[Handle[R]]", timeout: Duration | None = None
 def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> "Iterator[Handle[R]]":
     arrived: SimpleQueue[Task] = SimpleQueue()
     taken: list[Task] = []
-    by_seq: dict[tuple[int, int], Handle[R]] = {}
+    handle_by_task: dict[Task, Handle[R]] = {}
     handles = list(waiting)
     waiting.clear()
     for handle in handles:
@@ -318,14 +318,14 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
             ended = not supervisor.listen(task, arrived.put)
         if ended:
             arrived.put(task)
-        by_seq[id(task), task.seq] = handle
+        handle_by_task[task] = handle
     if not handles:
         return
     supervisor = supervisor_of(handles[0])
     del handle, handles
     ends_at = None if timeout_s is None else supervisor.engine.now() + timeout_s
     try:
-        while by_seq:
+        while handle_by_task:
             left = None if ends_at is None else max(0.0, ends_at - supervisor.engine.now())
             if arrived.empty():
                 in_time = supervisor.wait_for(
@@ -335,13 +335,13 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
                 )
                 supervisor.check_alive()
                 if not in_time:
-                    raise TimeoutError(f"{len(by_seq)} tasks had not ended after {timeout_s:g} s of waiting")
+                    raise TimeoutError(f"{len(handle_by_task)} tasks had not ended after {timeout_s:g} s of waiting")
             task = taken.pop() if taken else arrived.get_nowait()
-            yield by_seq.pop((id(task), task.seq))
+            yield handle_by_task.pop(task)
     finally:
-        for handle in by_seq.values():
+        for task, handle in handle_by_task.items():
             with supervisor_of(handle).lock:
-                supervisor_of(handle).unlisten(task_of(handle), arrived.put)
+                supervisor_of(handle).unlisten(task, arrived.put)
 
 
 def _take(arrived: "SimpleQueue[Task]", taken: "list[Task]", timeout_s: float | None) -> bool:
