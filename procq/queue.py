@@ -480,7 +480,7 @@ class Queue:
         """
         if isinstance(task, Handle):
             if supervisor_of(task) is not self._supervisor:
-                raise UnknownTaskError(f"{task.id} (of another queue)")
+                raise UnknownTaskError(task.id, "its handle is of another queue")
             return task
         with self._supervisor.lock:
             if isinstance(task, TaskSpec):
