@@ -168,6 +168,7 @@ class Handle(Generic[R_co]):
             TaskCancelled: It was cancelled (also a `CancelledError`).
             DependencyFailed: Something it depends on did not succeed.
             AttemptTimeout, WorkerCrashed, ...: What befell its last attempt.
+            EngineError, InternalError: The queue broke down, so that the task never ends.
             Exception: What the task itself raised, with the worker's traceback as its cause.
         """
         error = self.exception(timeout)
@@ -213,8 +214,8 @@ class Handle(Generic[R_co]):
     def add_done_callback(self, fn: "Callable[[Handle[R_co]], object]") -> None:
         """Have `fn(handle)` called once when the task has ended; at once if it has.
 
-        It runs in a thread of its own kind, outside every lock.  One that raises is logged and
-        harms nobody (contract F4).
+        It runs in a thread of procq's own, outside every lock, one after the other.  One that raises
+        is logged and harms nobody (contract F4).
         """
         supervisor = self._supervisor
         callback = partial(supervisor.callbacks.put, partial(fn, self))
@@ -255,7 +256,7 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
 
     Raises:
         TimeoutError: It had not ended in time.
-        InternalError: The supervisor failed, so that it never will.
+        EngineError, InternalError: The supervisor failed, so that it never will.
     """
     arrived: SimpleQueue[Task] = SimpleQueue()
     supervisor.settle_if_abandoned()
