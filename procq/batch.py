@@ -17,9 +17,6 @@ from procq.spec import Options, TaskFunction, TaskSpec
 from procq.supervisor import Supervisor
 
 Handlers = Mapping[str, Callable[..., object]]
-#: What a dependency may be named by: a spec, a handle, or an id.
-Source = "TaskSpec[Any] | Handle[Any] | str"
-
 
 #: So many ids are compared with an unknown one, the newest first: some milliseconds under the lock.
 _COMPARED_MAX: Final = 2000
@@ -45,7 +42,7 @@ class Draft:
     @property
     def label(self) -> str:
         """Its id, or what kind of task it is."""
-        return self.id or f"{self.type}(…)"
+        return self.spec.label()
 
 
 def pickle_call(

@@ -231,7 +231,11 @@ class TaskExpired(TaskCancelled):
 
 
 class EngineError(ProcqError):
-    """Attempts cannot be run at all."""
+    """Attempts cannot be run at all.
+
+    Raised as itself by a queue that had to be killed because a call was broken off half-way, say by
+    Ctrl-C within `submit`.
+    """
 
 
 class WorkerStartError(EngineError):

@@ -171,6 +171,7 @@ class Handle(Generic[R_co]):
             TaskCancelled: It was cancelled (also a `CancelledError`).
             DependencyFailed: Something it depends on did not succeed.
             AttemptTimeout, WorkerCrashed, ...: What befell its last attempt.
+            EngineError, InternalError: The queue broke down, so that the task never ends.
             Exception: What the task itself raised, with the worker's traceback as its cause.
         """
         error = self.exception(timeout)
@@ -216,8 +217,8 @@ class Handle(Generic[R_co]):
     def add_done_callback(self, fn: "Callable[[Handle[R_co]], object]") -> None:
         """Have `fn(handle)` called once when the task has ended; at once if it has.
 
-        It runs in a thread of its own kind, outside every lock.  One that raises is logged and
-        harms nobody (contract F4).
+        It runs in a thread of procq's own, outside every lock, one after the other.  One that raises
+        is logged and harms nobody (contract F4).
         """
         supervisor = self._supervisor
         callback = partial(supervisor.callbacks.put, partial(fn, self))
@@ -258,7 +259,7 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
 
     Raises:
         TimeoutError: It had not ended in time.
-        InternalError: The supervisor failed, so that it never will.
+        EngineError, InternalError: The supervisor failed, so that it never will.
     """
     arrived: SimpleQueue[Task] = SimpleQueue()
     supervisor.settle_if_abandoned()
@@ -315,7 +316,7 @@ def as_completed(handles: "Iterable[Handle[R]]", timeout: Duration | None = None
 def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> "Iterator[Handle[R]]":
     arrived: SimpleQueue[Task] = SimpleQueue()
     taken: list[Task] = []
-    by_seq: dict[tuple[int, int], Handle[R]] = {}
+    handle_by_task: dict[Task, Handle[R]] = {}
     handles = list(waiting)
     waiting.clear()
     for handle in handles:
@@ -324,14 +325,14 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
             ended = not supervisor.listen(task, arrived.put)
         if ended:
             arrived.put(task)
-        by_seq[id(task), task.seq] = handle
+        handle_by_task[task] = handle
     if not handles:
         return
     supervisor = supervisor_of(handles[0])
     del handle, handles
     ends_at = None if timeout_s is None else supervisor.engine.now() + timeout_s
     try:
-        while by_seq:
+        while handle_by_task:
             left = None if ends_at is None else max(0.0, ends_at - supervisor.engine.now())
             if arrived.empty():
                 in_time = supervisor.wait_for(
@@ -341,13 +342,13 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
                 )
                 supervisor.check_alive()
                 if not in_time:
-                    raise TimeoutError(f"{len(by_seq)} tasks had not ended after {timeout_s:g} s of waiting")
+                    raise TimeoutError(f"{len(handle_by_task)} tasks had not ended after {timeout_s:g} s of waiting")
             task = taken.pop() if taken else arrived.get_nowait()
-            yield by_seq.pop((id(task), task.seq))
+            yield handle_by_task.pop(task)
     finally:
-        for handle in by_seq.values():
+        for task, handle in handle_by_task.items():
             with supervisor_of(handle).lock:
-                supervisor_of(handle).unlisten(task_of(handle), arrived.put)
+                supervisor_of(handle).unlisten(task, arrived.put)
 
 
 def _take(arrived: "SimpleQueue[Task]", taken: "list[Task]", timeout_s: float | None) -> bool:

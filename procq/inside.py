@@ -94,7 +94,7 @@ class _Place:
         self.context = Context()
 
 
-#: Written by `entered` alone.  The one mutable global: a process runs one attempt at a time.
+#: Written by `enter` alone.  The one mutable global: a process runs one attempt at a time.
 _PLACE = _Place()
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     Outcome = Literal["ok", "error", "timeout", "crash", "memory", "lost", "cancelled", "interrupted"]
 
-#: Every way an attempt can end, in the order of the wire's codes.
+#: Every way an attempt can end.
 OUTCOMES: "Final[tuple[Outcome, ...]]" = (
     "ok", "error", "timeout", "crash", "memory", "lost", "cancelled", "interrupted",
 )  # fmt: skip

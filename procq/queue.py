@@ -70,7 +70,8 @@ class Stats:
     Attributes:
         counts: Tasks by status; ended ones are counted even after they are forgotten.
         retries: How many attempts were followed by another.
-        dead_letters: How many are kept; `dead_letters_dropped`: how many no longer are.
+        dead_letters: How many are kept.
+        dead_letters_dropped: How many were dropped, being too many or too old (contract F6).
         dropped_messages: Late reports that were not accepted (contract D1).
         workers: Workers by what they do.
         throughput: Tasks ended a second since `start`.
@@ -206,7 +207,8 @@ class Queue:
         """Start running what is submitted; returns the queue.  Calling it again changes nothing.
 
         Raises:
-            QueueClosedError: The queue was shut down.
+            QueueClosedError: The queue was shut down, or this is a forked child.
+            WorkerStartError: This is no Linux, or the system has no thread or descriptor to spare.
         """
         self._supervisor.open()
         if self._started_at is None:
@@ -316,6 +318,7 @@ class Queue:
             UnknownHandlerError: No handler has the spec's type.
             QueueFullError: No room, and the call must not wait (any longer).
             QueueClosedError: Shutdown has begun, or this is a forked child.
+            EngineError: Attempts cannot be run: workers cannot start, or the queue had to be killed.
             UsageError: This is no function and no spec.
         """
         supervisor = self._supervisor
@@ -457,7 +460,7 @@ class Queue:
         return task_id
 
     def _handle_of(self, task: Task) -> Handle[Any]:
-        """Return the handle of a task, the same one as long as there is one."""
+        """Return the handle of a task: where it has an id of its own the one there is, else one equal to others."""
         owner = task.owner
         handle = owner() if isinstance(owner, weakref.ref) else None
         return Handle(self._supervisor, task) if handle is None else handle
@@ -487,7 +490,7 @@ class Queue:
         """
         if isinstance(task, Handle):
             if supervisor_of(task) is not self._supervisor:
-                raise UnknownTaskError(f"{task.id} (of another queue)")
+                raise UnknownTaskError(task.id, "its handle is of another queue")
             return task
         with self._supervisor.lock:
             if isinstance(task, TaskSpec):

@@ -88,7 +88,8 @@ class Listed:
 class Called:
     """A user's own function of the attempt's number.
 
-    It runs in the supervisor's thread, so it must be quick and must not block.
+    It runs under the queue's lock, mostly in the supervisor's thread, so it must be quick and must not
+    block.
     """
 
     __slots__ = ("fn",)

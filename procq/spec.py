@@ -32,11 +32,10 @@ _MANY: Final = frozenset({"backoff", "depends_on", "never_retry", "retry_on"})
 _ASYNC_FLAGS: Final = 0x80 | 0x200
 
 
-class OptionArguments(TypedDict, total=False):
-    """The options of a task, as `task`, `.using` and `TaskSpec` take them (contract C3)."""
+class _HandlerOptions(TypedDict, total=False):
+    """`OptionArguments` without the type, which a handler's spec names itself."""
 
     id: str
-    type: str
     priority: int
     max_attempts: int
     timeout: Duration | None
@@ -49,6 +48,12 @@ class OptionArguments(TypedDict, total=False):
     retry_on: "type[BaseException] | Iterable[type[BaseException]]"
     never_retry: "type[BaseException] | str | Iterable[type[BaseException] | str]"
     retry_for: Duration | None
+
+
+class OptionArguments(_HandlerOptions, total=False):
+    """The options of a task, as `task`, `.using` and `TaskSpec` take them (contract C3)."""
+
+    type: str
 
 
 @final
@@ -215,7 +220,7 @@ class Output(Generic[R_co]):
 
     __slots__ = ("source",)
 
-    def __init__(self, source: "object") -> None:
+    def __init__(self, source: object) -> None:
         #: the spec or handle whose result this is
         self.source = source
 
@@ -288,7 +293,7 @@ class TaskSpec(Generic[R_co]):
     options: Options
     type: str
 
-    def __init__(self, *, type: str, payload: object = None, **options: "Unpack[_HandlerOptions]") -> None:  # noqa: A002
+    def __init__(self, *, type: str, payload: object = None, **options: Unpack[_HandlerOptions]) -> None:  # noqa: A002
         _fill(self, None, _text(type, "type"), (payload,), _NOTHING, Options(cast("Mapping[str, object]", options)))
 
     def __setattr__(self, name: str, _value: object) -> NoReturn:
@@ -335,24 +340,6 @@ class TaskSpec(Generic[R_co]):
         spec: TaskSpec[R_co] = TaskSpec.__new__(TaskSpec)
         _fill(spec, self.fn, options.type or self.type, self.args, self.kwargs, options)
         return spec
-
-
-class _HandlerOptions(TypedDict, total=False):
-    """`OptionArguments` without the type, which a handler's spec names itself."""
-
-    id: str
-    priority: int
-    max_attempts: int
-    timeout: Duration | None
-    run_at: datetime | None
-    delay: Duration | None
-    expires: "Duration | datetime | None"
-    depends_on: Iterable[object]
-    run_if: str
-    backoff: BackoffLike | None
-    retry_on: "type[BaseException] | Iterable[type[BaseException]]"
-    never_retry: "type[BaseException] | str | Iterable[type[BaseException] | str]"
-    retry_for: Duration | None
 
 
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})

@@ -1,8 +1,8 @@
 """The supervisor: one scheduler, one engine, one lock (DESIGN, section 2).
 
 Decides which ready task goes to which free place, passes reports on to the scheduler, tells the
-waiting about what has settled, and takes the queue through its shutdown.  It runs no user code
-and unpickles nothing.  Everything here happens under `lock`, in the thread that brought the news:
+waiting about what has settled, and takes the queue through its shutdown.  It unpickles nothing and
+runs no user code, backoff callables aside.  Everything here happens under `lock`, in the thread that brought the news:
 a caller that submits, or the engine's own.
 """
 
@@ -82,6 +82,7 @@ class Supervisor:
         self.forked = False
         #: set without the lock when the queue was dropped without shutdown
         self.abandoned = False
+        #: what running attempts last said of how far they are, (done, total) by sequence number
         self.progress: dict[int, tuple[float, float]] = {}
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
@@ -150,7 +151,7 @@ class Supervisor:
         Raises:
             QueueClosedError: Shutdown began, or this is a forked child.
             WorkerStartError: Workers cannot start.
-            InternalError: The supervisor's own thread has failed.
+            EngineError, InternalError: As `check_alive`.
         """
         if self.forked:
             raise QueueClosedError(_FORKED)
@@ -283,7 +284,7 @@ class Supervisor:
 
     def _take_back_all(self, now: float) -> None:
         for task in list(self.scheduler.ahead.values()):
-            if task.seq in self.scheduler.ahead:  # one comes back with all that lie behind it
+            if task.seq in self.scheduler.ahead:  # else it came back with another of the same worker
                 self._take_back(task, now)
 
     # --- submitting ----------------------------------------------------------------------------
@@ -620,7 +621,7 @@ class Supervisor:
         The lock is held.  Returns False, and does nothing, if it has ended already.
 
         Raises:
-            InternalError: The supervisor has failed, so that it never will.
+            EngineError, InternalError: The supervisor has failed, so that it never will.
         """
         if task.status in TERMINAL:
             return False

@@ -39,7 +39,7 @@ _SIZE: Final = re.compile(rf"{_NUMBER}\s*([a-z]*)", re.IGNORECASE)
 
 
 class UnitError(UsageError, ValueError):
-    """A duration or size that cannot be read."""
+    """A duration, a size or another number that cannot be."""
 
 
 def seconds(value: Duration, *, field: str) -> float:

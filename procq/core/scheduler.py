@@ -20,7 +20,7 @@ from procq.core.heaps import ReadyHeap, TimerHeap
 from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
-from procq.core.task import Backoff, Task
+from procq.core.task import Backoff, Cause, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
 from procq.outcome import Ended
 
@@ -30,7 +30,7 @@ CancelAnswer = Literal["cancelled", "stopping", "finished"]
 _MOST_URGENT: Final = (float("-inf"), -1)
 
 #: Causes of a cancellation that began with a dependency (contract E4).
-_BY_DEPENDENCY: Final = frozenset({"dependency", "not needed"})
+_BY_DEPENDENCY: Final[frozenset[Cause]] = frozenset({"dependency", "not needed"})
 
 #: Outcomes that use no attempt: the task did nothing wrong (contract G2).
 _UNCHARGED: Final = frozenset({"interrupted"})
@@ -341,7 +341,7 @@ class Scheduler:
     # --- the end of a task ---------------------------------------------------------------------
 
     def _end(
-        self, task: Task, status: Status, now: float, *, cause: str | None = None, origin: str | None = None
+        self, task: Task, status: Status, now: float, *, cause: Cause | None = None, origin: str | None = None
     ) -> None:
         """End a task and all that follows from it, breadth first and without recursion (E3, E4)."""
         self._end_one(task, status, now, cause, origin)
@@ -384,7 +384,7 @@ class Scheduler:
         self._release(dependent, now)
         return False
 
-    def _end_one(self, task: Task, status: Status, now: float, cause: str | None, origin: str | None) -> None:
+    def _end_one(self, task: Task, status: Status, now: float, cause: Cause | None, origin: str | None) -> None:
         """Move a task to a terminal state: the only door (contract A4)."""
         self._move(task, status)
         self.open -= 1
@@ -623,7 +623,7 @@ def _by_seq(task: Task) -> int:
     return task.seq
 
 
-def _cause_after(dependency: Task) -> str:
+def _cause_after(dependency: Task) -> Cause:
     """Return why a task ends CANCELLED that needed this one to succeed."""
     return "not needed" if dependency.cause == "not needed" else "dependency"
 

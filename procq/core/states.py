@@ -43,7 +43,7 @@ MOVES: Final[Mapping[Status, frozenset[Status]]] = MappingProxyType({
     # FAILED from a waiting state: workers cannot start (D11), and for nothing else.
     _S.SCHEDULED: frozenset({_S.READY, _S.CANCELLED, _S.FAILED}),
     _S.READY: frozenset({_S.RUNNING, _S.CANCELLED, _S.FAILED}),
-    # READY: a retry without a pause, or an interruption, which is not charged (G2).
+    # READY: a retry without a pause, or an attempt that its worker never began, which is not charged (B8, D4).
     _S.RUNNING: frozenset({_S.SUCCEEDED, _S.SCHEDULED, _S.READY, _S.FAILED, _S.CANCELLED}),
     _S.SUCCEEDED: frozenset(),
     _S.FAILED: frozenset(),

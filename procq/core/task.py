@@ -4,7 +4,7 @@
 results are opaque bytes.  Slots, no dictionary: a queue may hold a million of them.
 """
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from procq.core.states import Status
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from procq.outcome import Ended, Outcome
+
+#: Why a task is CANCELLED.
+Cause = Literal["cancelled", "shutdown", "expired", "dependency", "not needed"]
 
 
 class Backoff(Protocol):
@@ -148,8 +151,8 @@ class Task:
         self.value: bytes | None = None
         #: the report that made it FAILED
         self.ended: Ended | None = None
-        #: why it is CANCELLED: cancelled, shutdown, expired, dependency, not needed
-        self.cause: str | None = None
+        #: why it is CANCELLED; None in any other state
+        self.cause: Cause | None = None
         #: the task where the failure began that cancelled this one
         self.origin: str | None = None
         #: who waits for the end; opaque here

@@ -1,8 +1,8 @@
 """What an engine is told, and what it reports (DESIGN, section 6).
 
 An engine starts attempts, stops them and reports how they ended; it knows nothing of priorities,
-retries or graphs.  Everything here is called under the one lock of the queue, by whichever
-thread holds it, and must not block.
+retries or graphs.  Unless it says otherwise, everything here is called under the one lock of the
+queue, by whichever thread holds it, and must not block.
 """
 
 from collections.abc import Sequence
@@ -105,10 +105,10 @@ class Engine(Protocol):
     """Where attempts run."""
 
     def now(self) -> float:
-        """Read the engine's monotonic clock, in seconds."""
+        """Read the engine's monotonic clock, in seconds; with or without the lock."""
 
     def open(self, host: Host) -> None:
-        """Get ready to run attempts; called once, without the lock."""
+        """Get ready to run attempts; called without the lock, and again only if it raised."""
 
     def foresee(self, backlog: int) -> None:
         """Learn how many attempts wait in all, before some of them are handed out."""
@@ -119,7 +119,7 @@ class Engine(Protocol):
 
     @property
     def room_ahead(self) -> int:
-        """How many attempts could be sent ahead to busy workers."""
+        """How many busy workers could be sent an attempt ahead."""
 
     def start(self, attempt: Attempt) -> None:
         """Begin an attempt; only while `idle` is above 0.  Its `fence` is already the new one."""
@@ -135,6 +135,8 @@ class Engine(Protocol):
 
     def take_back(self, attempt: Attempt) -> bool:
         """Take back an attempt that was sent ahead.
+
+        Others that its worker has not begun may come back with it, told by `returned` too.
 
         Returns:
             True: it has not begun and never will; the host was told by `returned`.  False: it
@@ -170,7 +172,7 @@ class Engine(Protocol):
         """Whether attempts run only in `step`, in the thread that waits."""
 
     def step(self, until: float | None) -> bool:
-        """Run one attempt here, or move on to the next instant; called without the lock.
+        """Run one attempt here, or move on to the next instant; only if `manual`, and without the lock.
 
         Returns:
             False: nothing can happen before `until`.

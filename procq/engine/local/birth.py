@@ -1,7 +1,7 @@
 """Starts workers, ends them and buries them: the supervisor's side (DESIGN 5, contract G5, H1).
 
 Decides how a process comes to life and what must not outlive it; when that happens is the
-loop's.  Rule: once `spawn` has returned, whatever befalls supervisor or worker, `kill`, `reap`
+engine's.  Rule: once `spawn` has returned, whatever befalls supervisor or worker, `kill`, `reap`
 and `close` leave no process of the worker's group and no descriptor.
 """
 

@@ -1,6 +1,6 @@
 """Puts into words how a worker died (contract D4): exit code or signal, memory, the OOM killer.
 
-Knows nothing of attempts and blame: the loop decides whose death it was.
+Knows nothing of attempts and blame: the engine decides whose death it was.
 """
 
 from typing import final

@@ -5,8 +5,8 @@
 
 Who touches what: everything of `LocalEngine` is touched under the host's lock only, by whichever
 thread holds it; the loop's thread gives the lock up while it waits in the selector, while it
-spawns, and while it looks for what a worker to be killed has started.  Nothing here unpickles,
-and nothing blocks while the lock is held.
+spawns, and while it looks for what a worker to be stopped or killed has started.  Nothing here
+unpickles, and nothing blocks while the lock is held.
 
 The engine knows which attempt each worker runs and which ones wait ahead of it; priorities,
 retries and graphs are the host's.  The kernel keeps count of what a worker has begun (`Channel`),
@@ -40,8 +40,7 @@ logger = logging.getLogger(__name__)
 
 #: Workers spawned before the loop looks at its messages again (about 1 ms each).
 _SPAWNS_PER_TURN: Final = 4
-#: Attempts with more payload than this are not sent ahead; together with what its id and inputs
-#: add, such a one still fits in a packet.
+#: Attempts bigger than this are not sent ahead: what waits in a pipe must be one packet.
 _AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
 #: From telling an idle worker to leave until it is killed: time for its exit hooks.  Below the
 #: second by which a shutdown may be late (G2), since it may come on top of the grace of another.
@@ -681,7 +680,7 @@ class LocalEngine:
 
     def _return_running(self, worker: Worker) -> None:
         """Give what a worker was to run, and has not begun, back to the host."""
-        if worker.bulky:  # its stream holds what nobody will read
+        if worker.bulky:  # what is left of it would have to be sent and read for nothing
             self._kill(worker)
         attempt = self._unassign(worker)
         if attempt is not None:
@@ -840,7 +839,7 @@ class LocalEngine:
 
 
 def _packet_bytes(attempt: Attempt) -> int:
-    """Return about how many bytes an attempt takes in a pipe."""
+    """Return how many bytes an attempt takes in a pipe at most."""
     size = len(attempt.payload) + 4 * len(attempt.id) + 64
     for given in attempt.inputs:
         size += 8 + len(given.value or b"")

@@ -1,6 +1,6 @@
 """How long the attempts of a type last, learnt from those that ended (DESIGN 3).
 
-Decides how much may be sent ahead to a busy worker; knows neither workers nor clocks.
+So the engine can tell how far ahead a worker may be sent attempts; knows neither workers nor clocks.
 """
 
 from typing import Final, final

@@ -1,6 +1,7 @@
 """What the engine knows of one worker: its state, what it runs and what waits behind that.
 
-No calls into processes or pipes here, and no host: `LocalEngine` acts, this remembers.
+Says how much may wait there.  No calls into processes or pipes here, and no host: `LocalEngine`
+acts, this remembers.
 """
 
 from collections import deque
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.local import wire
 from procq.engine.local.birth import WorkerProcess
+from procq.engine.local.pace import UNKNOWN_S
 from procq.engine.protocol import Attempt
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class Worker:
         self.fence = 0
         #: when it began, as far as is known; seconds on the monotonic clock
         self.begun_at = 0.0
-        #: whether `running` was sent in more than a packet, which cannot be taken back whole
+        #: whether `running` was sent in more than a packet: taking it back costs the worker its life
         self.bulky = False
         #: the attempts that wait behind `running`, with what each is expected to last
         self.ahead: deque[tuple[Attempt, float]] = deque()
@@ -125,9 +127,9 @@ class Worker:
         return attempt
 
     def expect_long(self) -> None:
-        """Note that `running` has turned out long."""
-        self.expected_s += 1.0 - self.running_s
-        self.running_s = 1.0
+        """Note that `running` has turned out long: how long is unknown."""
+        self.expected_s += UNKNOWN_S - self.running_s
+        self.running_s = UNKNOWN_S
 
     def first_packet(self) -> list[wire.Frame]:
         """Return the first frames of the outbox, as many as fit into one packet; a big one is alone."""

@@ -1,9 +1,9 @@
 """Moves frames between the supervisor and one worker (DESIGN 3, 4).
 
-Decides how bytes travel and nothing else: what they mean is wire.py's, when to send and to
-read is the loop's.  Per worker two one-way packet sockets (tasks down, results up), where one
-message is one packet, and one stream beside them for frames too big for a packet.  Nothing is
-shared between workers.
+Decides how bytes travel, and counts in the kernel how many tasks have begun; what the bytes mean
+is wire.py's, when to send and to read is the engine's.  Per worker two one-way packet sockets
+(tasks down, results up), where one message is one packet, one stream beside them for frames too
+big for a packet, and the counter.  Nothing is shared between workers.
 
 Rule for the supervisor's side: no call here ever blocks, and whatever the worker does to its
 ends shows as `WireError` or as `hung_up`, never as another error.  The worker's side blocks.
@@ -43,9 +43,8 @@ _CLAIM_SIZE: "Final" = 8
 
 # A supervisor may live in a program that has put SIGPIPE back to its deadly default.
 _SEND_FLAGS: "Final" = getattr(_socket, "MSG_NOSIGNAL", 0)
-# For ends whose own flag must stay "blocking", because the worker shares their description.
-_RECV_NOW: "Final" = _socket.MSG_DONTWAIT
 _PEEK: "Final" = _socket.MSG_PEEK
+# For a send that must not wait on the worker's side, where sockets block.
 _SEND_NOW: "Final" = _SEND_FLAGS | _socket.MSG_DONTWAIT
 
 #: Descriptors below this are standard streams to every program, even when they are closed here.
@@ -73,8 +72,7 @@ class Channel:
     sent.  The worker takes one before it begins a task, and the supervisor takes back what is left
     of them when it wants tasks back, so the kernel says exactly how many have begun.
 
-    Not thread-safe, but sending in one thread and the other calls in another do not
-    disturb each other as long as no frame too big for a packet is under way.
+    Not thread-safe.
 
     Attributes:
         result_fd: Readable when the worker said something.
@@ -102,7 +100,7 @@ class Channel:
         self._tasks, self._worker_tasks = made[0], made[1]
         self._results, self._worker_results = made[2], made[3]
         self._stream, self._worker_stream = made[4], made[5]
-        # Only ends that the worker does not share: the flag belongs to the description.
+        # Not the worker's ends: the flag belongs to what the worker inherits, and it blocks.
         for ours in (self._tasks, self._results, self._stream):
             ours.setblocking(False)  # noqa: FBT003 - positional only
         for end in (self._stream, self._worker_stream):
@@ -138,7 +136,7 @@ class Channel:
 
     @property
     def receiving(self) -> bool:
-        """Whether an announced frame is still being read: call `receive_bulk` when the stream is readable."""
+        """Whether an announced frame is still being read: call `receive` when the stream is readable."""
         return self._incoming is not None
 
     @property
@@ -186,8 +184,7 @@ class Channel:
             os.eventfd_write(self._claims, len(frames))
         except (OSError, ValueError) as error:  # closed; or full, which a cheat made it: no number of tasks does
             raise wire.WireError(f"there can be no more claims: {error}") from error
-        # Several are packets, all of them.
-        sent = self.send(frames[0] if len(frames) == 1 else b"".join(frames))  # type: ignore[arg-type]
+        sent = self.send(frames[0] if len(frames) == 1 else b"".join(frames))  # type: ignore[arg-type]  # several are packets
         if not sent:
             # A worker takes no more claims than it has tasks, so that these are still there.
             self._take_claims(len(frames))
@@ -301,7 +298,7 @@ class Channel:
     def _notice_end(self) -> None:
         """Notice that the worker has closed its results amid an announced frame; else nothing would tell."""
         try:
-            self.hung_up = self.hung_up or not self._recv_result(1, _RECV_NOW | _PEEK)
+            self.hung_up = self.hung_up or not self._recv_result(1, _PEEK)
         except BlockingIOError:
             pass
         except OSError:

@@ -55,8 +55,8 @@ _ENDED_HEAD = struct.Struct("<BBBxIQdddQdQIII")
 _HELLO_HEAD = struct.Struct("<BxxxIIIIIIQ")
 #: kind, fence, seq, done, total
 _PROGRESS_FRAME = struct.Struct("<BxxxIQdd")
-#: kind, kind of the announced frame, fence, seq, length of its head, of its body
-_BULK_FRAME = struct.Struct("<BBxxIQQQ")
+#: kind, length of the announced frame's head, of its body
+_BULK_FRAME = struct.Struct("<BxxxxxxxQQ")
 #: A text's length, before the text.
 _LENGTH = struct.Struct("<I")
 
@@ -207,12 +207,9 @@ class Progress:
 class Bulk:
     """A frame too big for a packet follows on the stream."""
 
-    __slots__ = ("body_size", "fence", "head_size", "kind", "seq")
+    __slots__ = ("body_size", "head_size")
 
-    def __init__(self, kind: int, fence: int, seq: int, head_size: int, body_size: int) -> None:
-        self.kind = kind
-        self.fence = fence
-        self.seq = seq
+    def __init__(self, head_size: int, body_size: int) -> None:
         self.head_size = head_size
         self.body_size = body_size
 
@@ -496,11 +493,8 @@ def _unpack_ended(head: Data, body: bytes | None) -> Report:
 
 def announce(frame: "Sequence[bytes]") -> bytes:
     """Pack the packet that announces a frame on the stream."""
-    head = frame[0]
-    seq = fence = 0
-    if head[0] == _TASK:
-        _, _, fence, _, _, seq, _, _ = _TASK_HEAD.unpack_from(head)
-    return _BULK_FRAME.pack(_BULK, head[0], fence, seq, len(head), sum(map(len, frame)) - len(head))
+    head, *body = frame
+    return _BULK_FRAME.pack(_BULK, len(head), sum(map(len, body)))
 
 
 def _frame(head: bytes, body: "list[bytes]") -> Frame:
