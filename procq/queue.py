@@ -489,16 +489,22 @@ class Queue:
             UnknownTaskError: No task has this id (any more), or it is of another queue.
         """
         if isinstance(task, Handle):
+            return self._own(task)
+        with self._supervisor.lock:
+            if isinstance(task, TaskSpec):
+                return self._own(task)
+            return self._handle_of(self._supervisor.scheduler.find(task))
+
+    def _own(self, task: "Handle[Any] | TaskSpec[Any]") -> Handle[Any]:
+        """Return the handle that is meant, if it is of this queue; for a spec the lock is held."""
+        if isinstance(task, Handle):
             if supervisor_of(task) is not self._supervisor:
                 raise UnknownTaskError(task.id, "its handle is of another queue")
             return task
-        with self._supervisor.lock:
-            if isinstance(task, TaskSpec):
-                known = self._by_spec.get(task)
-                if known is None:
-                    raise UnknownTaskError(task.label())
-                return known
-            return self._handle_of(self._supervisor.scheduler.find(task))
+        known = self._by_spec.get(task)
+        if known is None:
+            raise UnknownTaskError(task.label())
+        return known
 
     def map(
         self,
@@ -592,13 +598,8 @@ class Queue:
         scheduler = self._supervisor.scheduler
         if which == "all":
             return list(scheduler.letters)
-        if isinstance(which, Handle):
-            return [task_of(which)]
-        if isinstance(which, TaskSpec):
-            known = self._by_spec.get(which)
-            if known is None:
-                raise UnknownTaskError(which.label())
-            return [task_of(known)]
+        if isinstance(which, Handle | TaskSpec):
+            return [task_of(self._own(which))]
         if isinstance(which, str):
             return [scheduler.find(which)]
         if callable(which):

@@ -392,6 +392,21 @@ def test_F7_what_did_not_fail_is_not_replayed(driver: Driver) -> None:
     assert waiting.status is Status.SCHEDULED
 
 
+@pytest.mark.parametrize("command", ["cancel", "purge", "replay", "wait"])
+def test_C0_a_task_of_another_queue_is_refused(driver: Driver, command: str) -> None:
+    """`replay` took it in and miscounted both queues; `purge` dropped the letter with the same sequence number."""
+    queue, other = driver.started(), driver.started()
+    mine, theirs = queue.submit(tasks.fail), other.submit(tasks.fail)
+    mine.wait()
+    theirs.wait()
+
+    with pytest.raises(errors.UnknownTaskError, match="another queue") as caught:
+        getattr(queue, command)(theirs)
+
+    assert caught.value.task_id == theirs.id
+    assert [len(queue.dead_letters()), len(other.dead_letters())] == [1, 1]
+
+
 def test_F7_replay_with_dependents_revives_what_it_had_cancelled(driver: Driver, log: Log) -> None:
     queue = driver.started()
     first = queue.submit(procq.task(fail_times).spec(log.path, 1))
