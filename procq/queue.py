@@ -95,7 +95,8 @@ class Stats:
         ended = sum(self.counts[status] for status in Status if status.terminal)
         elapsed = 0.0 if started_at is None else now - started_at
         self.throughput = ended / elapsed if elapsed > 0 else 0.0
-        oldest = min((task.submitted_at for task in scheduler.ready), default=None)
+        waiting = itertools.chain(scheduler.ready, scheduler.ahead.values())
+        oldest = min((task.submitted_at for task in waiting), default=None)
         self.oldest_ready_s = None if oldest is None else now - oldest
 
     def __repr__(self) -> str:

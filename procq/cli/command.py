@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from procq.cli.exits import CommandLineError, Exit
 from procq.cli.terminal import standard_error
-from procq.errors import InternalError, ProcqError
+from procq.errors import EngineError, InternalError, ProcqError
 
 if TYPE_CHECKING:
     from procq.cli.entry import Entry
@@ -134,7 +134,7 @@ def _shielded(body: Callable[[], int]) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost place: what comes here must be told, whatever it is
         if isinstance(error, ProcqError) and not isinstance(error, InternalError):
             standard_error().error(error)
-            return Exit.JOBS_FILE
+            return Exit.USAGE if isinstance(error, EngineError) else Exit.JOBS_FILE
         return _bug()
 
 

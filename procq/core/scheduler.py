@@ -20,9 +20,10 @@ from procq.core.heaps import ReadyHeap, TimerHeap
 from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
-from procq.core.task import Backoff, Cause, Task
+from procq.core.task import Cause, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
 from procq.outcome import Ended
+from procq.retry import Backoff
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
 

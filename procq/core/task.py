@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 Cause = Literal["cancelled", "shutdown", "expired", "dependency", "not needed"]
 
 
-class Backoff(Protocol):
-    """Seconds to wait after the attempt of this number failed, given one draw from [0, 1)."""
-
-    def delay(self, attempt: int, draw: float, /) -> float:
-        """Return the wait; may raise, if it asks a function of the user's."""
-
-
 class Rules(Protocol):
     """What the core must know of a task's options (C3); many tasks share one object."""
 
