@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from procq.outcome import Ended, Outcome
+    from procq.retry import Backoff
 
 #: Why a task is CANCELLED.
 Cause = Literal["cancelled", "shutdown", "expired", "dependency", "not needed"]
@@ -33,7 +34,7 @@ class Rules(Protocol):
         """How long one attempt may run; None: no limit."""
 
     @property
-    def backoff(self) -> Backoff | None:
+    def backoff(self) -> "Backoff | None":
         """What it waits between attempts; None: what the queue says."""
 
     @property

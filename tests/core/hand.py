@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
-from procq.core.task import Backoff, Task
+from procq.core.task import Task
 from procq.outcome import Ended
-from procq.retry import constant
+from procq.retry import Backoff, constant
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
