@@ -482,6 +482,35 @@ def test_H4_path_directory_environment_and_signals_are_those_of_the_supervisor(
     sys.modules.pop("procq_test_module")
 
 
+def test_H4_the_environment_may_change_while_workers_start() -> None:
+    """Another thread sets and deletes variables, which may break off a copy of them all."""
+    done = run_script("""
+        import os, sys, threading
+        from procq import Queue
+        from tests.support import process_tasks as tasks
+
+        stop = threading.Event()
+
+        def change():
+            while not stop.is_set():
+                for number in range(20):
+                    os.environ[f"PROCQ_TEST_{number}"] = "1"
+                for number in range(20):
+                    del os.environ[f"PROCQ_TEST_{number}"]
+
+        sys.setswitchinterval(1e-6)
+        changer = threading.Thread(target=change)
+        changer.start()
+        with Queue(workers=2, max_tasks_per_worker=1) as queue:
+            for handle in [queue.submit(tasks.nothing) for _ in range(20)]:
+                handle.wait(10)
+        stop.set()
+        changer.join()
+        print("done")
+    """)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
 def test_H32_random_numbers_differ_between_workers_and_after_a_respawn() -> None:
     with Queue(workers=2) as queue:
         drawn = [queue.submit(tasks.draw_slowly).result(PATIENCE_S) for _ in range(4)]

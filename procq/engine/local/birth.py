@@ -287,7 +287,12 @@ def _texts(values: "Iterable[object]") -> tuple[str, ...]:
 def _environment(config: WorkerConfig) -> dict[str, str]:
     """Return the supervisor's environment, with thread counts that the user did not set."""
     threads = str(max(1, config.cpus // max(1, config.workers)))
-    return dict.fromkeys(_THREAD_VARIABLES, threads) | os.environ
+    environment = dict.fromkeys(_THREAD_VARIABLES, threads)
+    for name in list(os.environ):  # another thread may be changing it: so not all at once, and by `get`
+        value = os.environ.get(name)
+        if value is not None:
+            environment[name] = value
+    return environment
 
 
 def _sentinel(pid: int) -> int:
