@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support import process_tasks as tasks
 from tests.support.leaks import no_leaks  # noqa: F401 - a fixture
-from tests.support.looking import PATIENCE_S, check_invariants, wait_idle
+from tests.support.looking import PATIENCE_S, check_invariants, run_script, wait_idle
 from tests.support.process_tasks import Gate
 
 from procq import Handle, Queue, task
@@ -128,3 +128,25 @@ def test_what_the_task_was_given_may_be_changed_by_it_and_is_the_same_again_in_a
         handle = queue.submit(changing.spec(str(tmp_path / "log"), bytearray(200_000)))
         assert handle.result(PATIENCE_S) == (200_000, 0)
         assert handle.attempts == 2
+
+
+@pytest.mark.slow
+def test_a_result_that_does_not_fit_into_memory_fails_its_attempt_alone() -> None:
+    done = run_script("""
+        import resource
+        from procq import Queue
+        from tests.support import process_tasks as tasks
+
+        with Queue(workers=1) as queue:
+            queue.submit(tasks.nothing).result()
+            with open("/proc/self/statm") as file:
+                used = int(file.read().split()[0]) * resource.getpagesize()
+            _, hard = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (used + 100_000_000, hard))  # ours: the worker has none
+            print(queue.submit(tasks.big, 250_000_000).exception(30))
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+            print(queue.submit(tasks.echo, "next").result(30))
+    """)
+    error, following = done.stdout.splitlines()
+    assert "does not fit into the memory that is left" in error
+    assert following == "next"

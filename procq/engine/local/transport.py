@@ -326,6 +326,9 @@ class Channel:
                 return None
             except OSError:
                 received = 0
+            except MemoryError as error:  # the rest is left where it is: such a worker is of no more use
+                self._incoming = None
+                raise wire.WireError("it does not fit into the memory that is left") from error
             if not received:
                 self.hung_up = True
                 return None
