@@ -142,7 +142,7 @@ class Supervisor:
             self._opened = False  # it may be tried again
             raise
         with self.lock:
-            self.tick(self.engine.now())
+            self._turn(self.engine.now())
             self.engine.wake()
 
     def check_usable(self) -> None:
@@ -189,7 +189,7 @@ class Supervisor:
         if self._opened:
             if mode == "kill" and timeout_s == 0:
                 self._cut_to(3, now)
-            self.tick(now)
+            self._turn(now)
             self.engine.wake()
         else:
             self._close_unopened(now)
@@ -453,7 +453,7 @@ class Supervisor:
         with self._change:
             now = self.engine.now()
             answer = self._cancel(task, now)
-            self.tick(now)
+            self._turn(now)
             self.engine.wake()
             return answer
 
@@ -479,7 +479,7 @@ class Supervisor:
                 taken += self.scheduler.replay(
                     task, now, reset_attempts=reset_attempts, with_dependents=with_dependents
                 )
-            self.tick(now)
+            self._turn(now)
             self.engine.wake()
             return taken
 
@@ -490,7 +490,7 @@ class Supervisor:
             self._paused = True
             now = self.engine.now()
             self._take_back_all(now)
-            self.tick(now)  # results may have been read here, of which the loop knows nothing
+            self._turn(now)  # results may have been read here, of which the loop knows nothing
             self.engine.wake()
 
     def resume(self) -> None:
@@ -498,7 +498,7 @@ class Supervisor:
         self.check_alive()
         with self._change:
             self._paused = False
-            self.tick(self.engine.now())
+            self._turn(self.engine.now())
             self.engine.wake()
 
     # --- what the engine reports (procq.engine.protocol.Host) ------------------------------------
@@ -560,12 +560,20 @@ class Supervisor:
         if self._mode is not None:
             self._advance_shutdown(now)
         self._dispatch(now)
-        if scheduler.settled:
+        if self._mode is not None:
+            self._advance_shutdown(now)
+
+    def settle(self) -> None:
+        """Wake everybody for whom something has changed: the last act before the lock is given up."""
+        if self.scheduler.settled:
             self._settle()
-            if self._mode is not None:
-                self._advance_shutdown(now)
         if self._queue_for_room:
             self.let_in()
+
+    def _turn(self, now: float) -> None:
+        """Do what the engine does in each of its turns, in a caller's thread."""
+        self.tick(now)
+        self.settle()
 
     def broken(self, ended: Ended) -> None:
         """Workers cannot start: what waits ends FAILED with the start-up error (D11)."""

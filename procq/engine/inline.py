@@ -277,12 +277,14 @@ class InlineEngine:
             happened = self._alarmed or (due is not None and due <= self.clock.now)
             self._alarmed = False
             host.tick(self.clock.now)
+            host.settle()
             wants_worker = host.backlog > 0 and not self._broken
         if wants_worker and not self._initialized:
             self._initialize(host)
         with host.lock:
             self._room = not self._broken
             host.tick(self.clock.now)
+            host.settle()
             self._room = False
             run = self._run
         if run is not None:
@@ -327,6 +329,7 @@ class InlineEngine:
             self._run = None
             host.ended(attempt, run.fence, ended)
             host.tick(self.clock.now)
+            host.settle()
 
     def _judge(self, run: _Run, ended: Ended) -> Ended:
         """Say how an attempt ended, given what happened to it meanwhile."""
@@ -370,6 +373,7 @@ class InlineEngine:
         while True:
             with host.lock:
                 host.tick(clock.now)
+                host.settle()
                 if run.stopping is None and run.ends_at is not None and run.ends_at <= clock.now < until:
                     self._stop(run, "timeout", grace_s=self._kill_grace_s)
                 if run.kill_at is not None and run.kill_at <= clock.now:

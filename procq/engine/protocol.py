@@ -84,6 +84,9 @@ class Host(Protocol):
     def next_due(self) -> float | None:
         """Return when `tick` must be called next if nothing happens before; None: never."""
 
+    def settle(self) -> None:
+        """Wake everybody for whom something has changed; to be called last, before the lock is given up."""
+
     def tick(self, now: float) -> None:
         """Time has passed or something was reported: decide what happens next."""
 

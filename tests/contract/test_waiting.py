@@ -266,7 +266,7 @@ def test_F2_map_is_lazy_and_bounded(driver: Driver, ordered: bool) -> None:  # n
             read += 1
 
     results = queue.map(tasks.echo, endless(), ordered=ordered, buffersize=3)
-    assert read == 0
+    assert read < 3
 
     taken = [next(results) for _ in range(10)]
     results.close()

@@ -109,6 +109,8 @@ class LocalEngine:
         self._doomed: list[Worker] = []
         self._asked: list[Worker] = []
         self._closing = False
+        #: how long the next turn may sleep
+        self._wait_s = 0.0
         #: what is to be logged: not under the lock, which a handler of the program may want too
         self._news: list[tuple[int, str]] = []
         self._oom_watch = deaths.OomWatch()
@@ -289,14 +291,7 @@ class LocalEngine:
 
     def _turn(self, host: Host) -> bool:
         """Wait, then handle what happened; False when all is over."""
-        while self._news:
-            logger.log(*self._news.pop(0))
-        with host.lock:
-            host.check_whole()
-            if self._closing and not self._workers:
-                return False
-            wait_s = self._plan(host)
-        events = self._loop.poll(wait_s)
+        events = self._loop.poll(self._wait_s)
         with host.lock:
             host.check_whole()
             self._loop.handle(events)
@@ -305,25 +300,34 @@ class LocalEngine:
                 self._review(now)
             self._loop.ring_timers(now)
             host.tick(now)
-            births = min(self._births(host, now), _SPAWNS_PER_TURN)
-            asked, self._asked = self._asked, []
-            doomed, self._doomed = self._doomed, []
-        for worker in asked:
-            worker.process.descendants()
-        for worker in doomed:
-            worker.process.descendants()
-            worker.process.kill()
-        for _ in range(births):
-            self._spawn(host)
-        return True
+            chores = self._collect_chores(host, now)
+            self._wait_s = 0.0 if chores else self._plan(host)
+            is_over = self._closing and not self._workers
+            # Last: whoever is woken here needs the interpreter, which this thread gives up in `poll`.
+            host.settle()
+        for chore in chores:
+            chore()
+        return not is_over
+
+    def _collect_chores(self, host: Host, now: float) -> list[Callable[[], object]]:
+        """Take over what must be done without the lock, because it takes milliseconds."""
+        births = min(self._births(host, now), _SPAWNS_PER_TURN)
+        if not (births or self._news or self._asked or self._doomed):
+            return []
+        chores: list[Callable[[], object]] = [partial(logger.log, *news) for news in self._news]
+        chores += [worker.process.descendants for worker in self._asked]
+        for worker in self._doomed:
+            chores += (worker.process.descendants, worker.process.kill)
+        chores += [partial(self._spawn, host)] * births
+        self._news, self._asked, self._doomed = [], [], []
+        return chores
 
     def _plan(self, host: Host) -> float:
         """Decide how long to sleep; the lock is held."""
         now = time.monotonic()
         review_at = self._review_at if self._ahead_at else None
         births_at = self._staffing.not_before if host.backlog and self._staffing.not_before > now else None
-        at_once = now if self._doomed or self._asked or self._births(host, now) else None
-        return self._loop.plan((host.next_due(), review_at, births_at, at_once), now)
+        return self._loop.plan((host.next_due(), review_at, births_at), now)
 
     # --- births --------------------------------------------------------------------------------
 
