@@ -290,7 +290,7 @@ class Scheduler:
             return
         try:
             delay_s = self._delay_after(task)
-        except Exception as error:  # noqa: BLE001 - a user's backoff function; its error must not stop the queue
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function must not stop the queue
             ended.message += f" (not retried: its backoff function raised {type(error).__name__}: {error})"
             self._fail(task, ended, now)
             return

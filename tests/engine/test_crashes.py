@@ -412,3 +412,13 @@ def test_results_of_the_history_are_those_of_the_worker_that_died() -> None:
     for record in (first, second):
         assert record.exit_code == 5
         assert record.started_at <= record.ended_at
+
+
+def test_D6_a_backoff_function_that_exits_ends_its_task_and_not_the_supervisor() -> None:
+    patient = task(tasks.fail, max_attempts=3, backoff=tasks.exit_call)  # type: ignore[arg-type]  # as wild as users are
+    with Queue(workers=1) as queue:
+        handle = queue.submit(patient.spec("why"))
+        handle.wait(PATIENCE_S)
+        assert handle.status is Status.FAILED
+        assert "its backoff function raised SystemExit" in str(handle.history[-1].message)
+        assert queue.submit(tasks.echo, 1).result(PATIENCE_S) == 1
