@@ -5,6 +5,7 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,10 @@ class Terminal:
 
     def __init__(self, cwd: Path, *arguments: str, before: Callable[[], object] | None = None) -> None:
         self._master, slave = pty.openpty()
+        # Or the kernel drops, just after Ctrl-C, what the command is already answering to it.
+        modes = termios.tcgetattr(slave)
+        modes[3] |= termios.NOFLSH
+        termios.tcsetattr(slave, termios.TCSANOW, modes)
         self.text = ""
 
         def enter() -> None:
