@@ -90,5 +90,10 @@ def describe(process: psutil.Process) -> str:
 
 
 def shared_memory_names() -> set[str]:
-    """Return the names in shared memory; none where the system has no such folder."""
-    return {entry.name for entry in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
+    """Return the names in shared memory; none where the system has no such folder.
+
+    Not the locks of multiprocessing, which procq does not use and another program may make meanwhile.
+    """
+    if not SHARED_MEMORY.is_dir():
+        return set()
+    return {entry.name for entry in SHARED_MEMORY.iterdir() if not entry.name.startswith("sem.mp-")}
