@@ -30,14 +30,13 @@ def explain_unpicklable(
             path, culprit = _descend(argument, value)
             kind = _type_name(culprit)
             inside = "" if culprit is value else f" inside {_type_name(value)} at {path}"
-            return (
-                f"argument {argument!r} of {name}(...) can't be sent to a worker: {kind}{inside} ({cause}); {_ADVICE}"
-            )
+            what = f"{kind}{inside} ({_reason(cause)})"
+            return f"argument {argument!r} of {name}(...) can't be sent to a worker: {what}; {_ADVICE}"
     if _fails(fn):
         path, culprit = _descend(name, fn)
         inside = "" if culprit is fn else f": {_type_name(culprit)} at {path}"
-        return f"the function {name} can't be sent to a worker{inside} ({cause}); {_ADVICE}"
-    return f"the call of {name}(...) can't be sent to a worker ({cause})"
+        return f"the function {name} can't be sent to a worker{inside} ({_reason(cause)}); {_ADVICE}"
+    return f"the call of {name}(...) can't be sent to a worker ({_reason(cause)})"
 
 
 def _arguments(
@@ -129,3 +128,8 @@ def _shown(key: object) -> str:
 def _type_name(value: object) -> str:
     cls = type(value)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _reason(cause: BaseException) -> str:
+    """Say what an error says; its class's name if it says nothing, as `MemoryError` does."""
+    return str(cause) or type(cause).__name__

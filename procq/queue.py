@@ -255,7 +255,8 @@ class Queue:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
 
         May be called again, also from other threads while one call waits: a harsher mode or a
-        nearer deadline takes over at once, and every call returns the report.
+        nearer deadline takes over at once, and every call returns the report.  Not from a signal
+        handler or a `__del__`: those may interrupt a call that holds the queue's lock.
 
         Args:
             timeout: When it has passed, what runs is asked to stop and killed after
@@ -580,6 +581,7 @@ class Queue:
             QueueClosedError: Shutdown has begun.
         """
         self._supervisor.check_usable()
+        which = self._filtered(which)
         with self._supervisor.lock:
             return self._supervisor.replay(
                 self._select(which), reset_attempts=reset_attempts, with_dependents=with_dependents
@@ -591,8 +593,15 @@ class Queue:
         Raises:
             UnknownTaskError: No task has this id (any more).
         """
+        which = self._filtered(which)
         with self._supervisor.lock:
             return self._supervisor.scheduler.purge(self._select(which))
+
+    def _filtered(self, which: Any) -> Any:  # noqa: ANN401 - what `replay` and `purge` take
+        """Turn a function of a dead letter into the ids it chooses; it is the user's, and runs without the lock."""
+        if not callable(which):
+            return which
+        return frozenset(letter.id for letter in self.dead_letters() if which(letter))
 
     def _select(self, which: object) -> list[Task]:
         """Find the tasks that `replay` or `purge` means; the lock is held."""
@@ -603,9 +612,8 @@ class Queue:
             return [task_of(self._own(which))]
         if isinstance(which, str):
             return [scheduler.find(which)]
-        if callable(which):
-            wanted = {letter.id for letter in scheduler.letters.listed() if which(letter)}
-            return [task for task in scheduler.letters if task.id in wanted]
+        if isinstance(which, frozenset):
+            return [task for task in scheduler.letters if task.id in which]
         raise UsageError(f"{which!r}: expected an id, a handle, a spec, 'all' or a function of a dead letter")
 
     def stats(self) -> Stats:

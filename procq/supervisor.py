@@ -71,7 +71,7 @@ class Supervisor:
     ) -> None:
         self.lock = threading.Lock()
         #: open while a caller's thread changes what the lock guards
-        self._change = _Change()
+        self._change = _Change(engine.alarm)
         self.scheduler = scheduler
         self.engine = engine
         #: tasks whose handle has gone, noted by `__del__` without the lock
@@ -132,14 +132,16 @@ class Supervisor:
     def open(self) -> None:
         """Start running what is ready."""
         self.check_usable()
-        with self.lock:
-            if self._opened:
-                return
-            self._opened = True
+        begun = False
         try:
+            with self.lock:
+                if self._opened:
+                    return
+                self._opened = begun = True
             self.engine.open(self)
         except BaseException:
-            self._opened = False  # it may be tried again
+            if begun:
+                self._opened = False  # it may be tried again
             raise
         with self.lock:
             self._turn(self.engine.now())
@@ -179,6 +181,8 @@ class Supervisor:
             else:
                 with self._change:
                     self._begin_shutdown(mode, timeout_s, now)
+        # Not `wake`: Ctrl-C amid an earlier one may have left the loop asleep and taken for awake.
+        self.engine.alarm()
         self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
         if self._last_thread is not None:
             self._last_thread.join()
@@ -256,7 +260,10 @@ class Supervisor:
     def _report(self) -> ShutdownReport:
         counts = self.scheduler.counts
         cut = tuple(task.id for task in sorted(self._cut, key=_by_seq))
-        return ShutdownReport(not cut, counts[Status.SUCCEEDED], counts[Status.FAILED], counts[Status.CANCELLED], cut)
+        is_drained = not cut and self.bug is None and not self.forked
+        return ShutdownReport(
+            is_drained, counts[Status.SUCCEEDED], counts[Status.FAILED], counts[Status.CANCELLED], cut
+        )
 
     def _advance_shutdown(self, now: float) -> None:
         """Take the next step of a shutdown under way, if it is time for one."""
@@ -704,10 +711,11 @@ class _Change:
     and no handler of exceptions, because the interrupt may hit that too.
     """
 
-    __slots__ = ("is_open",)
+    __slots__ = ("_alarm", "is_open")
 
-    def __init__(self) -> None:
+    def __init__(self, alarm: Callable[[], object]) -> None:
         self.is_open = False
+        self._alarm = alarm
 
     def __enter__(self) -> None:
         if self.is_open:
@@ -720,6 +728,8 @@ class _Change:
         # Our own errors are raised before anything is changed.
         if error_type is None or issubclass(error_type, ProcqError):
             self.is_open = False
+        else:
+            self._alarm()  # the loop may be asleep, and must see that all is over
 
 
 _TORN: Final = (

@@ -52,3 +52,11 @@ def test_F2_a_map_starts_before_it_is_asked(driver: Driver) -> None:
         results = queue.map(tasks.echo, range(3))
         assert sum(queue.stats().counts.values()) == 3
         assert list(results) == [0, 1, 2]
+
+
+def test_F7_a_filter_of_dead_letters_may_ask_the_queue(driver: Driver) -> None:
+    with driver.queue() as queue:
+        failed = queue.submit(tasks.fail, "once")
+        failed.wait(20)
+        assert queue.purge(lambda letter: queue.handle(letter.id).ok) == 0
+        assert queue.replay(lambda letter: not queue.handle(letter.id).ok) == 1

@@ -201,3 +201,7 @@ def test_C5_a_thing_that_holds_itself_is_no_trap() -> None:
 def test_type_of_serves_as_the_name() -> None:
     with pytest.raises(PayloadError, match=r"argument 'path' of load\(\.\.\.\)"):
         pickle_call(load, (LOCK,), {}, type_of(load))
+
+
+def test_C5_an_error_without_a_text_is_told_by_its_class() -> None:
+    assert "(MemoryError)" in explain_unpicklable(len, (), {}, "len", MemoryError())

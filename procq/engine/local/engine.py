@@ -109,6 +109,8 @@ class LocalEngine:
         self._doomed: list[Worker] = []
         self._asked: list[Worker] = []
         self._closing = False
+        #: whether the loop's thread has begun, and whether it must not
+        self._runs = self._is_given_up = False
         #: how long the next turn may sleep
         self._wait_s = 0.0
         #: what is to be logged: not under the lock, which a handler of the program may want too
@@ -132,6 +134,8 @@ class LocalEngine:
             WorkerStartError: This is no Linux, or the system has no thread or descriptor to spare.
         """
         birth.check_platform()
+        if self._closing:
+            raise WorkerStartError("the start of this queue was interrupted, say by Ctrl-C; make a new Queue")
         self._host = host
         # A daemon, so that a forgotten queue cannot keep the interpreter from ending; the exit
         # hook of `Queue` kills its workers before daemons are frozen (contract G4).
@@ -141,7 +145,13 @@ class LocalEngine:
             try:
                 thread.start()
             except BaseException:
-                self._loop.close()
+                # Ctrl-C may have come once the thread was running: then the loop is its to close.
+                with host.lock:
+                    self._closing = True
+                    if not self._runs:
+                        self._is_given_up = True
+                        self._loop.close()
+                self._loop.alarm()
                 raise
         except (OSError, RuntimeError) as error:
             raise WorkerStartError(f"cannot start the queue: {error}") from error
@@ -273,6 +283,10 @@ class LocalEngine:
     def _run(self) -> None:
         """Turn until everything is closed; the outermost frame of the supervisor's thread."""
         host = self._require_host()
+        with host.lock:
+            if self._is_given_up:
+                return
+            self._runs = True
         try:
             while self._turn(host):
                 pass
