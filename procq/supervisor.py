@@ -772,8 +772,10 @@ class CallbackThread:
         thread = threading.Thread(target=self._run, name="procq-callbacks", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system has none to spare: the next callback tries again
-            logger.exception("done-callbacks cannot be called")
+        except RuntimeError as error:  # the system has none to spare: the next callback tries again
+            # From 3.12 on none can be started while the interpreter ends, which is nobody's fault.
+            level = logging.DEBUG if "interpreter shutdown" in str(error) else logging.ERROR
+            logger.log(level, "done-callbacks cannot be called: %s", error)
         else:
             self._thread = thread
 

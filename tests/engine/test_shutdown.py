@@ -639,8 +639,11 @@ def test_G4_at_the_exit_of_a_thread_that_is_not_the_main_one() -> None:
         from tests.support import process_tasks as tasks
         def work():
             with Queue(workers=1) as queue:
+                started.set()
                 print(queue.submit(tasks.sleep, 0.3, "result").result())
+        started = threading.Event()
         threading.Thread(target=work).start()
+        started.wait()  # Python 3.12 starts no threads once the main one has ended
     """)
     assert (done.stdout, done.stderr, done.returncode) == ("result\n", "", 0)
 

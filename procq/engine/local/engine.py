@@ -45,6 +45,9 @@ _AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
 #: From telling an idle worker to leave until it is killed: time for its exit hooks.  Below the
 #: second by which a shutdown may be late (G2), since it may come on top of the grace of another.
 _LEAVE_S: Final = 0.8
+#: From handing an attempt out until it begins, on a machine with other work to do; its time must
+#: not be over before it has had it (D5).
+_SETTING_OUT_S: Final = 0.005
 #: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
 _HANG_UP_S: Final = 1.0
 #: How long a worker may take to read a big payload, to move on with a big result, or to answer when
@@ -437,7 +440,7 @@ class LocalEngine:
         worker.state = State.BUSY
         if attempt.timeout_s is not None:
             # Not from `at`: the worker may have been busy since then with sending a big result.
-            self._set_deadline(worker, time.monotonic() + attempt.timeout_s)
+            self._set_deadline(worker, time.monotonic() + _SETTING_OUT_S + attempt.timeout_s)
 
     def _mind_room(self, worker: Worker) -> None:
         """Keep the worker among the roomy ones if more may be sent ahead to it, else not."""
