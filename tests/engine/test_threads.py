@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,24 @@ class Storm:
                 assert handle.status is Status.CANCELLED
 
 
+@contextmanager
+def all_the_while(disturb: Callable[[], None], *, every_s: float) -> Iterator[None]:
+    """Call something again and again in a thread of its own until the block ends."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(every_s):
+            disturb()
+
+    disturber = threading.Thread(target=run)
+    disturber.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        disturber.join()
+
+
 @pytest.mark.slow
 def test_no_wake_up_is_lost_when_sixteen_threads_submit_cancel_and_wait(tmp_path: Path) -> None:
     with Queue(workers=2) as queue:
@@ -119,25 +138,18 @@ def test_no_wake_up_is_lost_when_sixteen_threads_submit_cancel_and_wait(tmp_path
 def test_nor_when_workers_are_killed_all_the_while(tmp_path: Path) -> None:
     with Queue(workers=2) as queue:
         storm = Storm(queue, tmp_path / "log", seconds=2, threads=8)
-        stop = threading.Event()
+        chance = random.Random(1)
 
         def kill_somebody() -> None:
-            chance = random.Random(1)
-            while not stop.wait(0.03):
-                # Not those that start: too many of them in a row, and the queue gives up (D11).
-                with queue._supervisor.lock:
-                    workers = list(engine_of(queue)._workers.values())
-                    found = [worker.pid for worker in workers if worker.state in {"idle", "busy"}]
-                    if found:  # not buried yet, so that nobody else can have its number
-                        os.kill(chance.choice(found), signal.SIGKILL)
+            # Not those that start: too many of them in a row, and the queue gives up (D11).
+            with queue._supervisor.lock:
+                workers = list(engine_of(queue)._workers.values())
+                found = [worker.pid for worker in workers if worker.state in {"idle", "busy"}]
+                if found:  # not buried yet, so that nobody else can have its number
+                    os.kill(chance.choice(found), signal.SIGKILL)
 
-        killer = threading.Thread(target=kill_somebody)
-        killer.start()
-        try:
+        with all_the_while(kill_somebody, every_s=0.03):
             storm.blow()
-        finally:
-            stop.set()
-            killer.join()
         for handle in storm.handles.values():
             handle.wait(PATIENCE_S)
         check_invariants(queue)
@@ -148,22 +160,15 @@ def test_nor_when_workers_are_killed_all_the_while(tmp_path: Path) -> None:
 def test_nor_when_the_queue_is_paused_and_resized_all_the_while(tmp_path: Path) -> None:
     with Queue(workers=2) as queue:
         storm = Storm(queue, tmp_path / "log", seconds=2, threads=8)
-        stop = threading.Event()
+        chance = random.Random(2)
 
         def disturb() -> None:
-            chance = random.Random(2)
-            while not stop.wait(0.01):
-                queue.pause()
-                queue.resize(chance.choice((1, 2, 3)))
-                queue.resume()
+            queue.pause()
+            queue.resize(chance.choice((1, 2, 3)))
+            queue.resume()
 
-        disturber = threading.Thread(target=disturb)
-        disturber.start()
-        try:
+        with all_the_while(disturb, every_s=0.01):
             storm.blow()
-        finally:
-            stop.set()
-            disturber.join()
         storm.check()
 
 
