@@ -324,19 +324,18 @@ class Queue:
             UsageError: This is no function and no spec.
         """
         supervisor = self._supervisor
-        supervisor.check_usable()
         if isinstance(what, TaskSpec):
             return self._submit_spec(what, args, kwargs)
         if isinstance(what, TaskFunction):
             return self._submit_batch([what.spec(*args, **kwargs)])[0]
+        supervisor.check_usable()  # before work is done for nothing; and again under the lock
         type_name = type_of(what)
         payload, inputs = pickle_call(what, args, kwargs, type_name)
         if inputs:
             return self._submit_batch([call_spec(what, args, kwargs)])[0]
         task = Task(f"#{next(self._numbers)}", type_name, payload, DEFAULTS)
         with supervisor.lock:
-            if supervisor.bounded:
-                supervisor.wait_for_room(len(payload), block=True, timeout_s=None)
+            supervisor.wait_for_room(len(payload), block=True, timeout_s=None)
             supervisor.check_usable()
             if task.id in supervisor.scheduler.tasks:
                 task.id = self._free_id()
@@ -384,7 +383,7 @@ class Queue:
         by_spec = self._by_spec
         drafts = draft_all(specs, self._handlers, by_spec.__contains__)
         with supervisor.lock:
-            if drafts and supervisor.bounded:
+            if drafts:
                 size = sum(len(draft.payload) for draft in drafts.values())
                 supervisor.wait_for_room(size, block=block, timeout_s=timeout_s)
             try:

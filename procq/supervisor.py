@@ -78,6 +78,8 @@ class Supervisor:
         self.orphans: deque[Task] = deque()
         #: tasks to be cancelled, noted by a `__del__` without the lock
         self._to_cancel: deque[Task] = deque()
+        #: False for ever once work is refused: `check_usable` says why
+        self._accepts = True
         #: set in a forked child, where the workers belong to somebody else
         self.forked = False
         #: set without the lock when the queue was dropped without shutdown
@@ -86,6 +88,12 @@ class Supervisor:
         self.progress: dict[int, tuple[float, float]] = {}
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
+        #: as long as so many bytes of payload are open there is room for more, whatever the bounds
+        self._roomy_bytes: float = 0 if isinstance(max_pending_bytes, int) else SMALL_BYTES
+        if max_pending is not None:
+            self._roomy_bytes = -1
+        elif max_pending_bytes is None:
+            self._roomy_bytes = float("inf")
         #: callers that wait for room, longest first
         self._queue_for_room: deque[threading.Lock] = deque()
         self._opened = False
@@ -120,11 +128,6 @@ class Supervisor:
         return self._opened or self.scheduler.open > 0
 
     @property
-    def bounded(self) -> bool:
-        """Whether a bound on what waits could be reached."""
-        return self._max_pending is not None or self._max_pending_bytes is not None
-
-    @property
     def closing(self) -> bool:
         """Whether a shutdown has begun."""
         return self._mode is not None
@@ -155,6 +158,8 @@ class Supervisor:
             WorkerStartError: Workers cannot start.
             EngineError, InternalError: As `check_alive`.
         """
+        if self._accepts:
+            return
         if self.forked:
             raise QueueClosedError(_FORKED)
         self.check_alive()
@@ -168,6 +173,7 @@ class Supervisor:
         if self.forked:
             return self._report()
         with self.lock:
+            self._accepts = False
             now = self.engine.now()
             if self._mode is None or _HARSHNESS[mode] > _HARSHNESS[self._mode]:
                 self._mode = mode
@@ -211,12 +217,14 @@ class Supervisor:
         if self.abandoned and not self._opened:
             with self.lock:
                 if not self._opened:
+                    self._accepts = False
                     self._mode = "kill"
                     self._close_unopened(self.engine.now())
 
     def abandon(self) -> None:
         """Kill everything soon; takes no lock, so that `__del__` may call it anywhere."""
         self.abandoned = True
+        self._accepts = False
         self.engine.alarm()
 
     def wait_for(
@@ -298,30 +306,38 @@ class Supervisor:
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Accept tasks, and start what can start in the caller's thread; the lock is held."""
-        with self._change:
+        # As a `with` would do it, which takes as long as all the rest of it.
+        change = self._change
+        if change.is_open:
+            raise EngineError(_TORN)
+        change.is_open = True
+        try:
             self._submit(tasks)
+        except BaseException as error:
+            change.__exit__(type(error), error, None)
+            raise
+        change.is_open = False
 
     def _submit(self, tasks: Sequence[Task]) -> None:
-        now = self.engine.now()
         scheduler = self.scheduler
+        engine = self.engine
+        now = engine.now()
         scheduler.accept(tasks, now)
-        due = scheduler.next_due()
+        due = scheduler.next_due() if scheduler.delayed or scheduler.expiring else None
         if due is not None and due <= now:  # the loop is about to see to it; nothing late may start before
             scheduler.advance(now)
         if self.orphans:
             self._disown_orphans()
-        if not self._opened:
-            self._settle()
-            return
-        self._dispatch(now)
+        if self._opened:
+            self._dispatch(now)
+            # The loop need not be woken when the caller itself could hand the task to a worker, or
+            # when it waits behind others: only for more workers, and for an instant to wait for.
+            if engine.growing and (scheduler.ready or scheduler.ahead):
+                engine.wake()
+            elif due is not None and (due := scheduler.next_due()) is not None:
+                engine.wake(due)
         if scheduler.settled:
             self._settle()
-        # The loop need not be woken when the caller itself could hand the task to a worker, or
-        # when it waits behind others: only for more workers, and for an instant to wait for.
-        if self.engine.growing and (scheduler.ready or scheduler.ahead):
-            self.engine.wake()
-        elif (due := scheduler.next_due()) is not None:
-            self.engine.wake(due)
         if self._queue_for_room:
             self.let_in()
 
@@ -332,7 +348,7 @@ class Supervisor:
             QueueFullError: There is no room, and the call must not wait (any longer).
             QueueClosedError: Shutdown began meanwhile.
         """
-        if not self._is_full(size):
+        if self.scheduler.open_bytes + size <= self._roomy_bytes or not self._is_full(size):
             return
         if not self._opened:
             raise QueueFullError(f"{self._bound()}, and the queue is not started, so waiting would never end")
@@ -584,6 +600,7 @@ class Supervisor:
 
     def broken(self, ended: Ended) -> None:
         """Workers cannot start: what waits ends FAILED with the start-up error (D11)."""
+        self._accepts = False
         self._start_error = ended
         self.scheduler.fail_waiting(ended, self.engine.now())
         self._free_all_waiting()
@@ -591,6 +608,7 @@ class Supervisor:
     def failed(self, error: BaseException) -> None:
         """The engine's loop has a bug: wake everybody who waits, to be told so."""
         with self.lock:
+            self._accepts = False
             self.bug = error
             for task in self.scheduler.tasks.values():
                 for listener in task.listeners or ():
@@ -847,6 +865,7 @@ def _hook_fork() -> None:
 def _mark_forked() -> None:
     for supervisor in _LIVE:
         supervisor.forked = True
+        supervisor._accepts = False  # noqa: SLF001 - this module's own
         # It may have been held when the process forked, by a thread that is not here.
         supervisor.lock = _LostLock()  # type: ignore[assignment]  # all that is left of it is to refuse
 
