@@ -9,7 +9,7 @@ import weakref
 from _queue import Empty, SimpleQueue
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Generic, TypeVar, cast, final
+from typing import Any, Final, Generic, TypeVar, cast, final
 
 from procq.core.scheduler import CancelAnswer
 from procq.core.states import TERMINAL, Status
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
+
+#: Reading a member through its class costs as much as a call.
+_SUCCEEDED: Final = Status.SUCCEEDED
 
 
 @final
@@ -174,10 +177,12 @@ class Handle(Generic[R_co]):
             EngineError, InternalError: The queue broke down, so that the task never ends.
             Exception: What the task itself raised, with the worker's traceback as its cause.
         """
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        return cast("R_co", loads(self._task.value or b""))
+        task = self._task
+        if task.status is not _SUCCEEDED:
+            error = self.exception(timeout)
+            if error is not None:
+                raise error
+        return cast("R_co", loads(task.value or b""))
 
     def exception(self, timeout: Duration | None = None) -> BaseException | None:
         """Wait for the task's end and return its error, or None if it succeeded.

@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from _queue import SimpleQueue
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -29,6 +30,7 @@ from procq.errors import (
     UsageError,
     WorkerStartError,
 )
+from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
 from procq.outcome import Ended
 
 logger = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ class Supervisor:
         #: callers that wait for room, longest first
         self._queue_for_room: deque[threading.Lock] = deque()
         self._opened = False
+        self._is_watched = False
         self._paused = False
         self._mode: Mode | None = None
         self._deadline: float | None = None
@@ -142,6 +145,8 @@ class Supervisor:
                     return
                 self._opened = begun = True
             self.engine.open(self)
+            self._is_watched = True
+            watch()
         except BaseException:
             if begun:
                 self._opened = False  # it may be tried again
@@ -182,7 +187,7 @@ class Supervisor:
                 self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
             self._paused = False  # or a drain would never end
             self._free_all_waiting()
-            if self.bug is not None or self._change.is_open:
+            if self.bug is not None or self._change.by:
                 self.engine.alarm()  # everything is killed, and what there was is not to be relied on
             else:
                 with self._change:
@@ -190,6 +195,9 @@ class Supervisor:
         # Not `wake`: Ctrl-C amid an earlier one may have left the loop asleep and taken for awake.
         self.engine.alarm()
         self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
+        if self._is_watched:
+            self._is_watched = False
+            unwatch()
         if self._last_thread is not None:
             self._last_thread.join()
         self.callbacks.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
@@ -308,15 +316,17 @@ class Supervisor:
         """Accept tasks, and start what can start in the caller's thread; the lock is held."""
         # As a `with` would do it, which takes as long as all the rest of it.
         change = self._change
-        if change.is_open:
+        if change.by:
             raise EngineError(_TORN)
-        change.is_open = True
+        change.by = get_ident()
         try:
             self._submit(tasks)
         except BaseException as error:
             change.__exit__(type(error), error, None)
             raise
-        change.is_open = False
+        change.by = 0
+        if WATCH.pending:
+            raise_pending()
 
     def _submit(self, tasks: Sequence[Task]) -> None:
         scheduler = self.scheduler
@@ -329,6 +339,7 @@ class Supervisor:
         if self.orphans:
             self._disown_orphans()
         if self._opened:
+            engine.look(now)
             self._dispatch(now)
             # The loop need not be woken when the caller itself could hand the task to a worker, or
             # when it waits behind others: only for more workers, and for an instant to wait for.
@@ -449,12 +460,12 @@ class Supervisor:
             if engine.idle:
                 scheduler.start(task, now)
                 engine.start(task)
-            elif engine.room_ahead and self._may_go_ahead(task):
+            elif engine.roomy and self._may_go_ahead(task):
                 scheduler.send_ahead(task)
                 engine.send_ahead(task)
             elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
                 self._take_back(less_urgent, now)
-                if engine.room_ahead and not self._may_go_ahead(task) and not engine.idle:
+                if engine.roomy and not self._may_go_ahead(task) and not engine.idle:
                     return  # it cannot be sent ahead: the worker that ends first takes it
             else:
                 return
@@ -542,6 +553,12 @@ class Supervisor:
             self.progress.pop(task.seq, None)
         self.scheduler.end(task, fence, ended, ended.ended_at)
 
+    def succeeded(self, attempt: Attempt, fence: int, value: bytes, run: Run) -> None:
+        """An attempt has returned."""
+        if self.progress:
+            self.progress.pop(attempt.seq, None)
+        self.scheduler.succeed(cast("Task", attempt), fence, value, run, run[1])
+
     def returned(self, attempt: Attempt) -> None:
         """An attempt that was started or sent ahead came back without having begun."""
         scheduler = self.scheduler
@@ -622,7 +639,7 @@ class Supervisor:
         Raises:
             EngineError: One was.
         """
-        if self._change.is_open:
+        if self._change.by:
             raise EngineError(_TORN)
 
     def check_alive(self) -> None:
@@ -694,9 +711,9 @@ class Supervisor:
         self.orphans.append(task)
         if task.value is None or len(task.value) < _BIG_BYTES:
             return
-        if not self._change.is_open and self.lock.acquire(blocking=False):
+        if not self._change.by and self.lock.acquire(blocking=False):
             try:
-                if not self._change.is_open:
+                if not self._change.by:
                     with self._change:
                         self._disown_orphans()
             finally:
@@ -713,6 +730,11 @@ class Supervisor:
             elif not isinstance(owner, weakref.ref) or owner() is None:
                 self.scheduler.disown(task)
 
+    @property
+    def changed_by(self) -> int:
+        """The thread that changes the state now, or was broken off amid that; 0: none."""
+        return self._change.by
+
     def waiting(self) -> int:
         """Return how many tasks wait; the lock need not be held for a rough answer."""
         counts = self.scheduler.counts
@@ -723,36 +745,46 @@ class Supervisor:
 class _Change:
     """Open while a caller's thread changes the state, and for ever if it was broken off half-way.
 
-    Ctrl-C raises `KeyboardInterrupt` between any two instructions of the main thread.  Amid a
-    submit it would leave a task that runs nowhere, for which a shutdown would wait without end; so
-    whoever takes the lock next looks here, and if a change is open everything is killed.  A flag
-    and no handler of exceptions, because the interrupt may hit that too.
+    A handler of the program's own may raise between any two instructions of the main thread
+    (Python's own is kept from that, see interrupts.py).  Amid a submit it would leave a task that
+    runs nowhere, for which a shutdown would wait without end; so whoever takes the lock next looks
+    here, and if a change is open everything is killed.  A flag and no handler of exceptions,
+    because the interrupt may hit that too.
     """
 
-    __slots__ = ("_alarm", "is_open")
+    __slots__ = ("_alarm", "by")
 
     def __init__(self, alarm: Callable[[], object]) -> None:
-        self.is_open = False
+        #: the thread whose change is open; 0: none is
+        self.by = 0
         self._alarm = alarm
 
     def __enter__(self) -> None:
-        if self.is_open:
+        if self.by:
             raise EngineError(_TORN)
-        self.is_open = True
+        self.by = get_ident()
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # Our own errors are raised before anything is changed.
         if error_type is None or issubclass(error_type, ProcqError):
-            self.is_open = False
+            self.by = 0
+            if error_type is None and WATCH.pending:
+                raise_pending()
         else:
             self._alarm()  # the loop may be asleep, and must see that all is over
 
 
 _TORN: Final = (
-    "the queue was interrupted amid a change, say by Ctrl-C within submit(), and had to be killed; make a new Queue"
+    "the queue was interrupted amid a change, say by a signal handler that raised within submit(), and had to be "
+    "killed; make a new Queue"
 )
+
+for _method in (
+    Supervisor.submit, Supervisor.cancel, Supervisor.replay, Supervisor.pause, Supervisor.resume, Supervisor.shutdown
+):  # fmt: skip
+    changes(_method)
 
 #: A result of so many bytes is let go of without delay.
 _BIG_BYTES: Final = 64 * 1024

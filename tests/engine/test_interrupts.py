@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.leaks import wait_until
-from tests.support.looking import PATIENCE_S
+from tests.support.looking import PATIENCE_S, run_file
 from tests.support.process_tasks import Gate, pass_gate
 
 from procq import Queue
@@ -47,3 +47,47 @@ def test_a_start_that_was_broken_off_can_be_shut_down_and_not_repeated(monkeypat
     with pytest.raises(WorkerStartError, match="interrupted"):
         queue.start()
     queue.shutdown(1)
+
+
+_STORM = """
+import os, signal, sys, threading, procq
+
+def storm(over, main):
+    while not over.is_set():
+        signal.pthread_kill(main, signal.SIGINT)
+        over.wait(0.0005)
+
+interrupts = 0
+with procq.Queue(workers=1) as queue:
+    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    over = threading.Event()
+    thread = threading.Thread(target=storm, args=(over, threading.get_ident()))
+    handles = []
+    while True:
+        try:
+            if not thread.ident:
+                thread.start()
+            while len(handles) < 3000:
+                handles.append(queue.submit(len, "abc"))
+            over.set()
+            break
+        except KeyboardInterrupt:
+            interrupts += 1
+    while True:
+        try:
+            thread.join()
+            break
+        except KeyboardInterrupt:
+            pass
+    assert [handle.result() for handle in handles] == [3] * 3000
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+print(interrupts)
+"""
+
+
+def test_G4_ctrl_c_amid_a_change_waits_for_its_end(tmp_path: Path) -> None:
+    """So a program that catches it can go on with the queue it has."""
+    told = run_file(tmp_path / "storm.py", _STORM)
+
+    assert told.returncode == 0, told.stderr
+    assert int(told.stdout) > 10

@@ -115,6 +115,10 @@ class Loop:
         self.turns += 1
         return events
 
+    def ready(self) -> list[int]:
+        """Return the descriptors that are ready now; in any thread, under the lock."""
+        return [fd for fd, _ in self._poller.poll(0)]
+
     def handle(self, events: Events) -> None:
         """Make the calls that descriptors have asked for."""
         self._asleep = False

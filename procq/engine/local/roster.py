@@ -49,7 +49,7 @@ class Worker:
     """One worker as the engine sees it."""
 
     __slots__ = (
-        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "left",
+        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "is_told", "left",
         "outbox", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
         "stopping", "stream_mask",
     )  # fmt: skip
@@ -67,6 +67,8 @@ class Worker:
         self.fence = 0
         #: when it began, as far as is known; seconds on the monotonic clock
         self.begun_at = 0.0
+        #: whether the host knows that it has begun
+        self.is_told = True
         #: whether `running` was sent in more than a packet: taking it back costs the worker its life
         self.bulky = False
         #: the attempts that wait behind `running`, with what each is expected to last
@@ -104,20 +106,28 @@ class Worker:
             and (not ahead or (self.expected_s < AHEAD_S and ahead < self.depth and ahead < share))
         )
 
+    @property
+    def runs_low(self) -> bool:
+        """Whether little waits here, so that it is time to send more."""
+        return not self.ahead or (self.expected_s < AHEAD_S / 4 and len(self.ahead) <= self.depth // 4)
+
     def append(self, attempt: Attempt, expected_s: float) -> None:
         """Let an attempt wait behind all others."""
         self.left -= 1
         self.ahead.append((attempt, expected_s))
         self.expected_s += expected_s
 
-    def pop_first(self) -> Attempt:
-        """Take out the attempt that comes next: it begins, and `running` has ended."""
+    def begin_next(self, at: float) -> None:
+        """Note that `running` has ended at this instant, and that what comes next has begun; the host is not told."""
         attempt, expected_s = self.ahead.popleft()
         self.expected_s -= self.running_s
         self.running_s = expected_s
         if self.depth < AHEAD_MAX:
             self.depth += 1
-        return attempt
+        self.running = attempt
+        self.fence = attempt.fence + 1
+        self.begun_at = at
+        self.is_told = False
 
     def pop_last(self) -> Attempt:
         """Take out the attempt that waits behind all others: it was taken back."""
