@@ -16,7 +16,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
-from procq.core.heaps import ReadyHeap, TimerHeap
+from procq.core.heaps import TimerHeap
+from procq.core.lanes import ReadyLanes
 from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
@@ -68,7 +69,7 @@ class Scheduler:
         #: every task that is known, by id
         self.tasks: dict[str, Task] = {}
         #: all and only READY tasks that are not sent ahead
-        self.ready = ReadyHeap(limits or {})
+        self.ready = ReadyLanes(limits or {})
         #: READY tasks already sent to a busy worker that has not begun them, by sequence number
         self.ahead: dict[int, Task] = {}
         #: nothing in `ahead` is less urgent than this; kept so that a look costs nothing mostly
@@ -205,7 +206,7 @@ class Scheduler:
     def start(self, task: Task, now: float) -> None:
         """Begin the next attempt of the task `next_ready` returned, or of one sent ahead."""
         self._move(task, Status.RUNNING)
-        if task.entry is not None:
+        if task.standing:
             self.ready.pop(task)
         else:
             del self.ahead[task.seq]
@@ -577,11 +578,13 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Assert that every open task is in exactly the container of its state; O(n), for tests."""
         ready = list(self.ready)
-        assert len(ready) == len(self.ready), "ready heap miscounts"
+        self.ready.check_invariants()
+        assert len(ready) == len(self.ready), "ready lanes miscount"
         assert len({task.seq for task in ready}) == len(ready), "a task is ready twice"
         delayed = set(self.delayed)
+        assert not any(task.standing for task in self.ahead.values()), "a task both ready and ahead"
         for task in ready:
-            assert task.status is Status.READY, f"{task} in the ready heap"
+            assert task.status is Status.READY, f"{task} in the ready lanes"
             assert task.seq not in self.ahead, f"{task} both ready and ahead"
         assert all(task.status is Status.READY for task in self.ahead.values()), "ahead must be READY"
         assert all(task.status is Status.SCHEDULED for task in delayed), "delayed must be SCHEDULED"

@@ -15,7 +15,7 @@ class Status(StrEnum):
 
     BLOCKED = "blocked"  #: waits for dependencies; held by their lists of dependents
     SCHEDULED = "scheduled"  #: waits for an instant; in the delayed heap
-    READY = "ready"  #: may start now; in the ready heap, or sent ahead to a busy worker
+    READY = "ready"  #: may start now; in a ready lane, or sent ahead to a busy worker
     RUNNING = "running"  #: the current attempt is on a worker
     SUCCEEDED = "succeeded"  #: terminal: an attempt returned
     FAILED = "failed"  #: terminal: out of attempts, or permanent; kept as a dead letter

@@ -83,9 +83,9 @@ class Task:
     """The state of one task, from submit until it is forgotten.  Only `Scheduler` writes to it."""
 
     __slots__ = (
-        "cause", "cut", "dependents", "depends_on", "due", "ended", "entry", "expires_at", "explicit", "failures",
+        "cause", "cut", "dependents", "depends_on", "due", "ended", "expires_at", "explicit", "failures",
         "fence", "first_started_at", "history", "id", "inputs", "listeners", "needs", "origin", "owner",
-        "payload", "rank", "rules", "seq", "started_at", "status", "submitted_at", "type", "unmet", "value",
+        "payload", "rank", "rules", "seq", "standing", "started_at", "status", "submitted_at", "type", "unmet", "value",
     )  # fmt: skip
 
     def __init__(
@@ -125,8 +125,8 @@ class Task:
         #: what the policy orders by, fixed for life
         self.rank: float = 0
         self.submitted_at = 0.0
-        #: the live entry in a ready lane; None: in no lane
-        self.entry: tuple[float, int, Task] | None = None
+        #: whether it waits in a ready lane; False: it has left, but its place there is still kept
+        self.standing: bool | None = None
         #: how many dependencies have not ended
         self.unmet = 0
         #: among others, every BLOCKED task that has this one, not SUCCEEDED, in `depends_on`
