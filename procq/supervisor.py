@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Literal, NamedTuple, NoReturn, final
 
 from procq.core.scheduler import CancelAnswer, Scheduler
-from procq.core.states import TERMINAL, WAITING, Status
+from procq.core.states import TERMINAL, Status
 from procq.core.task import Task
 from procq.engine.protocol import Attempt, Engine
 from procq.errors import (
@@ -472,7 +472,9 @@ class Supervisor:
 
     def _may_go_ahead(self, task: Task) -> bool:
         """Whether a task may wait at a busy worker: not if a limit or an expiry could still stop it."""
-        return not self.scheduler.ready.limited(task.type) and task.expires_at is None and self.engine.fits_ahead(task)
+        if task.conditions is not None and task.expires_at is not None:
+            return False
+        return not self.scheduler.ready.limited(task.type) and self.engine.fits_ahead(task)
 
     def _take_back(self, task: Task, now: float) -> None:
         """Take back a task sent ahead; if it has begun, note that."""
@@ -696,7 +698,7 @@ class Supervisor:
         for task in settled:
             if task.status not in TERMINAL:
                 continue
-            if task.cause == "shutdown":
+            if task.trouble is not None and task.cause == "shutdown":
                 self._cut.append(task)
             listeners = task.listeners
             if listeners is not None:
@@ -737,8 +739,7 @@ class Supervisor:
 
     def waiting(self) -> int:
         """Return how many tasks wait; the lock need not be held for a rough answer."""
-        counts = self.scheduler.counts
-        return sum(counts[status] for status in WAITING)
+        return self.scheduler.open - len(self.scheduler.running)
 
 
 @final
