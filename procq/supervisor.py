@@ -15,11 +15,11 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, NoReturn, final
+from typing import Final, Literal, NamedTuple, NoReturn, cast, final
 
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import TERMINAL, Status
-from procq.core.task import Task
+from procq.core.task import Run, Task
 from procq.engine.protocol import Attempt, Engine
 from procq.errors import (
     EngineError,

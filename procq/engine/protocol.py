@@ -9,6 +9,7 @@ from collections.abc import Sequence, Sized
 from threading import Lock
 from typing import Literal, Protocol
 
+from procq.core.task import Run
 from procq.outcome import Ended
 
 #: Why an attempt is stopped; also the outcome it then has, unless it finished first.
