@@ -186,9 +186,11 @@ def test_D1_an_end_is_not_taken_for_that_of_a_task_sent_ahead() -> None:
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
-def test_E3_a_success_unblocks_dependents_also_from_ahead(*, is_ahead: bool) -> None:
+@pytest.mark.parametrize("explicit", [False, True])
+def test_E3_a_success_unblocks_dependents_also_from_ahead(*, explicit: bool, is_ahead: bool) -> None:
     hand = Hand()
-    task = hand.submit("a")
+    task = hand.submit("a", explicit=explicit)
+    task.owner = True
     hand.submit("b", "a")
     if is_ahead:
         hand.scheduler.send_ahead(task)
@@ -246,6 +248,36 @@ def test_F5_a_success_that_nobody_holds_is_forgotten_and_one_with_an_id_is_kept(
 
     assert list(hand.scheduler.tasks) == ["own"]
     assert hand.settled() == ["#0", "own"]
+
+
+def test_F5_a_held_success_with_an_id_is_kept_for_the_retention_and_can_be_compared_until_then() -> None:
+    hand = Hand(retention=(10, 100))
+    task = hand.make("own")
+    task.owner = True
+    task.payload = b"call"
+    hand.scheduler.accept((task,), 0)
+    hand.start()
+
+    hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+
+    assert hand.checked(task).payload == b"call"
+    hand.scheduler.prune(102.9)
+    assert "own" in hand.scheduler.tasks
+    hand.scheduler.prune(103.0)
+    assert "own" not in hand.scheduler.tasks
+
+
+def test_F5_a_held_success_lets_go_of_what_it_needed() -> None:
+    hand = Hand()
+    hand.submit("need")
+    task = hand.submit("a", "need", explicit=False)
+    task.owner = True
+    hand.run("need")
+    hand.start()
+
+    hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+
+    assert (task.depends_on, task.inputs) == ((), ())
 
 
 # --- B1, B2: order --------------------------------------------------------------------------------
