@@ -66,12 +66,16 @@ def load_call(
     data: bytes, inputs: "Sequence[bytes]"
 ) -> "tuple[Callable[..., object], tuple[object, ...], dict[str, object]]":
     """Unpickle a call, with the pickled results of its dependencies in their places."""
-    before, _SESSION.inputs = _SESSION.inputs, inputs
-    try:
-        fn, args, *rest = loads(data)
-    finally:
-        _SESSION.inputs = before
-    return fn, args, rest[0] if rest else {}
+    if inputs:
+        before, _SESSION.inputs = _SESSION.inputs, inputs
+        try:
+            parts = loads(data)
+        finally:
+            _SESSION.inputs = before
+    else:  # nothing in it asks for them
+        parts = loads(data)
+    fn, args = parts[:2]
+    return fn, args, parts[2] if len(parts) > 2 else {}  # noqa: PLR2004 - as `dump_call` made it
 
 
 def placeholder(standin: object) -> "tuple[object, ...] | None":

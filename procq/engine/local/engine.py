@@ -54,7 +54,8 @@ _HANG_UP_S: Final = 1.0
 #: it has nothing else to do; far more than any honest one needs.
 _TRANSFER_S: Final = 10.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
-#: the kernel's buffers is at most some MiB, and one read takes one.
+#: the kernel's buffers is at most some MiB, and one read takes a tenth of one.  Who says more is
+#: a flood, and must not hold up the loop.
 _READS_MAX: Final = 64
 
 
@@ -379,7 +380,6 @@ class LocalEngine:
             worker = Worker(worker_id, process, self._tasks_per_worker)
             self._workers[worker_id] = worker
             self._staffing.born(len(self._workers))
-            self._loop.watch(process.channel.result_fd, READ, partial(self._read_all, worker))
             self._loop.watch(process.pidfd, READ, partial(self._died, worker))
             self._watch_stream(worker)
             self._set_timer(worker, "start", time.monotonic() + self._start_timeout_s, self._start_late)
@@ -516,24 +516,37 @@ class LocalEngine:
         return attempt
 
     def _read(self, worker: Worker) -> bool:
-        """Read one message of a worker; return whether there was a whole one."""
-        channel = worker.channel
-        was_receiving = channel.receiving
-        try:
-            message = channel.receive()
-        except wire.WireError as error:
-            self._condemn(worker, f"it sent what is no message ({error})")
-            return False
-        if channel.receiving or was_receiving:
-            self._watch_stream(worker)
-        if message is None:
-            if channel.hung_up:
-                self._hung_up(worker)
-            return False
-        if message.__class__ is wire.Report:  # nearly always, and `match` would first ask for its bases
-            self._ended(worker, message)
-            return True
+        """Read what a worker has said, and handle it; return whether there was a whole message."""
+        inbox = worker.inbox
+        if not inbox:  # else a message led here: those behind it come first
+            channel = worker.channel
+            try:
+                inbox += channel.receive()
+            except wire.WireError as error:
+                self._unwatch_stream(worker)
+                self._condemn(worker, f"it sent what is no message ({error})")
+                return False
+            if not inbox:
+                if channel.hung_up:
+                    self._hung_up(worker)
+                return False
+        while inbox:
+            message = inbox.popleft()
+            if isinstance(message, tuple):  # nearly always
+                seq, fence, value, started_at, ended_at, cpu_s, peak_rss_bytes = message
+                ended = Ended(
+                    "ok", started_at, ended_at, value=value, cpu_s=cpu_s, peak_rss_bytes=peak_rss_bytes,
+                )  # fmt: skip
+                self._ended(worker, seq, fence, ended)
+            else:
+                self._handle(worker, message)
+        return True
+
+    def _handle(self, worker: Worker, message: wire.OtherMessage) -> None:
+        """Handle what a worker says besides plain successes."""
         match message:
+            case wire.Report():
+                self._ended(worker, message.seq, message.fence, message.ended)
             case wire.Ready():
                 self._ready(worker)
             case wire.Progress():
@@ -543,18 +556,9 @@ class LocalEngine:
                 worker.start_error = message
             case wire.Dropped():
                 self._dropped(worker)
-            case _:
-                self._condemn(worker, "it announced a message within a message")
-        return True
-
-    def _read_all(self, worker: Worker) -> None:
-        """Read what a worker has said; several results at a time when it ends many attempts."""
-        while self._read(worker) and worker.ahead:
-            pass
 
     def _hung_up(self, worker: Worker) -> None:
         """A worker has closed its end: its death follows at once, or it is a cheat."""
-        self._loop.unwatch(worker.channel.result_fd)
         self._unwatch_stream(worker)
         if worker.state is not State.DYING and not self._loop.has_timer((worker.id, "hang-up")):
             self._set_timer(worker, "hang-up", time.monotonic() + _HANG_UP_S, self._still_there)
@@ -562,13 +566,12 @@ class LocalEngine:
     def _still_there(self, worker: Worker) -> None:
         self._condemn(worker, "it closed the pipes to its supervisor")
 
-    def _ended(self, worker: Worker, report: wire.Report) -> None:
+    def _ended(self, worker: Worker, seq: int, fence: int, ended: Ended) -> None:
         """A worker reports the end of its attempt."""
         attempt = worker.running
-        if attempt is None or attempt.seq != report.seq or worker.fence != report.fence:
+        if attempt is None or attempt.seq != seq or worker.fence != fence:
             self._condemn(worker, "it reported an attempt that it was not given")
             return
-        ended = report.ended
         ended.pid = worker.pid
         # The clock is one for all processes of a machine; what a worker says is bounded all the same.
         ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
@@ -585,7 +588,7 @@ class LocalEngine:
             self._kill(worker)
         else:
             self._go_on(worker, ended.ended_at)
-        self._host_ended(attempt, report.fence, ended)
+        self._host_ended(attempt, fence, ended)
 
     def _go_on(self, worker: Worker, at: float) -> None:
         """A worker has ended an attempt: it begins what waits ahead, or is idle."""
@@ -627,8 +630,9 @@ class LocalEngine:
     def _overdue(self, worker: Worker, missing_before: int = -1) -> None:
         """An attempt has used up its timeout (contract D5)."""
         overdue = worker.running
-        while self._read(worker):  # it may have ended in time, and its report not been read yet
-            pass
+        for _ in range(_READS_MAX):  # it may have ended in time, and its report not been read yet
+            if not self._read(worker):
+                break
         if overdue is None or worker.running is not overdue or worker.state is not State.BUSY:
             return
         if worker.channel.receiving and worker.channel.missing != missing_before:
@@ -780,7 +784,9 @@ class LocalEngine:
         All of it is there already, and no end need follow: what the worker forked may hold its pipes.
         """
         missing = -1
-        while self._read(worker) or worker.channel.missing != missing:
+        for _ in range(_READS_MAX):
+            if not self._read(worker) and worker.channel.missing == missing:
+                break
             missing = worker.channel.missing
 
     def _blame(self, worker: Worker, leave: birth.Exit, *, never_began: bool) -> None:
@@ -809,7 +815,6 @@ class LocalEngine:
         self._hungry.discard(worker)
         for kind in ("start", "grace", "deadline", "hang-up", "dropped"):
             self._drop_timer(worker, kind)
-        self._loop.unwatch(worker.channel.result_fd)
         self._loop.unwatch(worker.process.pidfd)
         self._unwatch_stream(worker)
         worker.process.close()
@@ -817,34 +822,31 @@ class LocalEngine:
     # --- big payloads --------------------------------------------------------------------------
 
     def _watch_stream(self, worker: Worker) -> None:
-        """Watch a worker's stream for what its channel waits for, if for anything."""
+        """Watch a worker's stream: for what it says, and for room while something big is sent down."""
         channel = worker.channel
-        mask = (WRITE if channel.sending else 0) | (READ if channel.receiving else 0)
-        if channel.hung_up:  # else its end would be reported again and again
-            mask = 0
+        mask = READ | WRITE if channel.sending else READ
         if mask == worker.stream_mask:
             return
-        if not mask:
-            self._unwatch_stream(worker)
+        if worker.stream_mask is None:
+            self._loop.watch(channel.stream_fd, mask, partial(self._stream_moves, worker))
         elif worker.stream_mask:
             self._loop.change(channel.stream_fd, mask)
-        else:
-            self._loop.watch(channel.stream_fd, mask, partial(self._stream_moves, worker))
+        else:  # nothing can be read from it any more
+            return
         worker.stream_mask = mask
 
     def _unwatch_stream(self, worker: Worker) -> None:
+        """Watch a worker's stream no more, for good: its end would be reported again and again."""
         worker.stream_mask = 0
         self._loop.unwatch(worker.channel.stream_fd)
 
     def _stream_moves(self, worker: Worker) -> None:
-        """A worker's stream can be written or read."""
+        """A worker's stream can be read, or written."""
         channel = worker.channel
         if channel.sending and channel.flush():
             self._transfer_done(worker)
-        if channel.receiving:
-            self._read(worker)
-        if worker.id in self._workers:
             self._watch_stream(worker)
+        self._read(worker)
 
     def _transfer_done(self, worker: Worker) -> None:
         """A big payload has been written: only now does its attempt's time begin to run."""
