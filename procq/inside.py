@@ -92,15 +92,17 @@ class Context:
 class _Place:
     """Holds who the attempt is that runs in this process, one at a time."""
 
-    __slots__ = ("context", "made", "make", "token")
+    __slots__ = ("inner", "made", "make", "nobody", "token")
 
     def __init__(self) -> None:
-        self.context = Context()
-        #: what a worker's attempt is known by, and how its context is made of that; None: `context` holds
+        self.nobody = Context()
+        #: the context that was entered last; above a worker's attempt, in which an inline queue may run
+        self.inner: Context | None = None
+        #: what a worker's attempt is known by, and how its context is made of that
         self.token: Token | None = None
         self.make: Callable[[Token], Context] | None = None
         #: the last token that a context was made of, and the context
-        self.made: tuple[Token | None, Context] = (None, self.context)
+        self.made: tuple[Token | None, Context] = (None, self.nobody)
 
 
 #: Written by `enter` and by a worker alone.  The one mutable global: a process runs one attempt at a time.
@@ -109,9 +111,11 @@ _PLACE = _Place()
 
 def current() -> Context:
     """Return who the running attempt is; outside of one, an empty `Context`.  Never blocks."""
-    token = _PLACE.token
+    inner, token = _PLACE.inner, _PLACE.token
+    if inner is not None:
+        return inner
     if token is None:
-        return _PLACE.context
+        return _PLACE.nobody
     # By identity: a thread that outlives its attempt may come here with the token of the one before.
     made_of, context = _PLACE.made
     if made_of is not token:
@@ -121,17 +125,18 @@ def current() -> Context:
     return context
 
 
-def enter(context: Context) -> Context:
-    """Make `context` what `current()` returns and return the one before; for engines."""
-    before = _PLACE.context
-    _PLACE.context = context
+def enter(context: Context | None) -> Context | None:
+    """Make `context` what `current()` returns and return what was entered before; for engines."""
+    before = _PLACE.inner
+    _PLACE.inner = context
     return before
 
 
 def enter_lazily(make: "Callable[[Token], Context]") -> _Place:
     """Let `current()` make a context of `token`, which the caller sets on what this returns.
 
-    For a worker: most of its attempts never ask, and to make a context costs 1 us.
+    For a worker: most of its attempts never ask, and to make a context costs 1 us.  It also
+    clears `inner` there, since a task may be cut short in an inline queue of its own.
     """
     _PLACE.make = make
     return _PLACE

@@ -16,7 +16,7 @@ from tests.support.frames import in_one, read_up
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
 from tests.support.process_tasks import Gate, pass_gate
 
-from procq import payload
+from procq import inside, payload
 from procq.engine.local import wire, worker
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
@@ -191,6 +191,34 @@ def test_H3_current_tells_the_attempt_who_it_is() -> None:
     assert told[:2] == ("task-1", 1)
     assert before + 30 <= told[2] <= after + 30
     assert 29 < told[3] <= 30
+
+
+def test_H3_an_inline_queue_within_a_task_has_contexts_of_its_own() -> None:
+    with Driver() as driver:
+        told = driver.result(tasks.inline_context)
+        assert isinstance(told, tuple)
+        outer, inner, is_back = told
+        assert (outer, is_back) == ("task-1", True)
+        assert inner != outer
+        assert driver.run(tasks.inline_cut_short).outcome == "ok"
+        assert driver.result(tasks.context) == ("task-3", 1, None, None)
+
+
+def test_H3_a_thread_that_asks_while_attempts_change_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take long to make the context of the attempt before, which is not the next one's."""
+    place = inside._Place()
+    monkeypatch.setattr(inside, "_PLACE", place)
+    first, second = (1, 1, 1, None, b"first"), (2, 1, 1, None, b"second")
+
+    def make(token: tuple[int, int, int, float | None, bytes]) -> inside.Context:
+        place.token = second  # as if meanwhile
+        return inside.Context(token[4].decode())
+
+    place.make, place.token = make, first
+
+    assert inside.current().id == "first"
+    assert inside.current().id == "second"
+    assert inside.current() is inside.current()
 
 
 def test_H3_progress_is_sent_at_once_and_then_at_a_bounded_pace() -> None:
@@ -488,6 +516,12 @@ def test_H5_a_forked_child_that_comes_home_reports_nothing(tmp_path: Path) -> No
         assert driver.result(tasks.pid) == driver.worker.pid
         assert driver.leave().exit_code == 0
         assert driver.rest() == []
+
+
+def test_H5_a_forked_child_that_speaks_is_not_heard() -> None:
+    with Driver() as driver:
+        driver.send(tasks.fork_and_speak)
+        assert isinstance(driver.message(), wire.Report)
 
 
 def test_H5_closed_descriptors_end_the_worker_with_a_code_of_their_own() -> None:

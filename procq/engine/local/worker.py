@@ -227,7 +227,7 @@ class Worker:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         place.token = (seq, fence, number, deadline, name)
         ended = attempt.run_lean(call, inputs, _clock, self._gate)
-        place.token = None
+        place.token = place.inner = None
         if self._end.is_child:
             # The task forked, and this is the child coming home: the report is its parent's.
             os._exit(0)
