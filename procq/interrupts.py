@@ -7,6 +7,7 @@ unless the main thread is amid a change, and then as soon as that is over.  A ha
 program has set itself is left alone.
 """
 
+import contextlib
 from _thread import get_ident
 from collections.abc import Callable
 from threading import main_thread
@@ -75,10 +76,8 @@ def raise_pending() -> None:
 
 def _replace(old: object, new: "Callable[[int, FrameType | None], object]") -> None:
     if _signal.getsignal(_signal.SIGINT) is old:
-        try:
+        with contextlib.suppress(ValueError):  # not the main thread, the only one that may
             _signal.signal(_signal.SIGINT, new)
-        except ValueError:  # not the main thread, the only one that may
-            pass
 
 
 def _on_interrupt(number: int, frame: "FrameType | None") -> None:

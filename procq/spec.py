@@ -392,8 +392,7 @@ def type_of(fn: Callable[..., object]) -> str:
         UsageError: It cannot be called, or is asynchronous.
     """
     if type(fn) is FunctionType and not fn.__code__.co_flags & _ASYNC_FLAGS:
-        name = fn.__qualname__
-        return name.replace("<locals>.", "") if "<" in name else name
+        return fn.__qualname__.replace("<locals>.", "")
     if not callable(fn):
         raise UsageError(f"{fn!r} is no function; submit a function, a task function or a TaskSpec")
     code: CodeType | None = getattr(fn, "__code__", None)

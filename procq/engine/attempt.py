@@ -86,8 +86,22 @@ def run(
     Returns:
         The report, with outcome "ok" or "error".  Never raises.
     """
-    if gate is None:
-        gate = Gate()
+    ended = run_lean(call, inputs, clock, Gate() if gate is None else gate)
+    if isinstance(ended, tuple):
+        value, started_at, ended_at = ended
+        return Ended("ok", started_at, ended_at, value=value)
+    return ended
+
+
+def run_lean(
+    call: bytes, inputs: "Sequence[bytes]", clock: "Callable[[], float]", gate: Gate
+) -> "tuple[bytes, float, float] | Ended":
+    """Run one attempt as `run` does, but without an object for the report that nearly all are.
+
+    Returns:
+        The pickled value, started_at and ended_at of a success in which no `Terminated` was
+        raised; else the report.
+    """
     fn: Callable[..., object] | None = None
     value: object = None
     error: BaseException | None = None
@@ -110,7 +124,13 @@ def run(
     ended_at = clock()
     try:
         if error is None:
-            ended = _succeeded(fn, value, started_at, ended_at)
+            data = _result(fn, value, started_at, ended_at)
+            if isinstance(data, Ended):
+                ended = data
+            elif not gate.has_fired:
+                return data, started_at, ended_at
+            else:
+                ended = Ended("ok", started_at, ended_at, value=data)
         elif fn is None:
             ended = _not_loaded(error, started_at, ended_at)
         else:
@@ -129,9 +149,10 @@ def run(
 # --- the three endings -------------------------------------------------------------------------
 
 
-def _succeeded(fn: object, value: object, started_at: float, ended_at: float) -> Ended:
+def _result(fn: object, value: object, started_at: float, ended_at: float) -> bytes | Ended:
+    """Pickle what a task returned; the report, if that cannot be."""
     try:
-        return Ended("ok", started_at, ended_at, value=payload.dumps(value))
+        return payload.dumps(value)
     except BaseException as error:  # noqa: BLE001 - a result's __reduce__ is the task's code too (D9)
         return Ended(
             "error",

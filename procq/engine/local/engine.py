@@ -58,7 +58,8 @@ _HANG_UP_S: Final = 1.0
 #: it has nothing else to do; far more than any honest one needs.
 _TRANSFER_S: Final = 10.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
-#: the kernel's buffers is at most some MiB, and one read takes one.
+#: the kernel's buffers is at most some MiB, and one read takes a tenth of one.  Who says more is
+#: a flood, and must not hold up the loop.
 _READS_MAX: Final = 64
 
 
@@ -384,8 +385,7 @@ class LocalEngine:
             worker = Worker(worker_id, process, self._tasks_per_worker)
             self._workers[worker_id] = worker
             self._staffing.born(len(self._workers))
-            self._loop.watch(process.channel.result_fd, READ, partial(self._read_all, worker))
-            self._speakers[process.channel.result_fd] = worker
+            self._speakers[process.channel.stream_fd] = worker
             self._loop.watch(process.pidfd, READ, partial(self._died, worker))
             self._watch_stream(worker)
             self._set_timer(worker, "start", time.monotonic() + self._start_timeout_s, self._start_late)
@@ -525,24 +525,28 @@ class LocalEngine:
         return attempt
 
     def _read(self, worker: Worker) -> bool:
-        """Read what a worker has said, some hundred messages at most; return whether there was a whole one."""
-        channel = worker.channel
-        was_receiving = channel.receiving
-        try:
-            messages = channel.receive()
-        except wire.WireError as error:
-            self._condemn(worker, f"it sent what is no message ({error})")
-            return False
-        if channel.receiving or was_receiving:
-            self._watch_stream(worker)
-        if not messages:
-            if channel.hung_up:
-                self._hung_up(worker)
-            return False
-        self._hear(worker, messages)
+        """Read what a worker has said, at most some thousand messages, and act on it.
+
+        Returns:
+            Whether there was a whole message.
+        """
+        inbox = worker.inbox
+        if not inbox:  # else a message led here: those behind it come first
+            channel = worker.channel
+            try:
+                inbox += channel.receive()
+            except wire.WireError as error:
+                self._unwatch_stream(worker)
+                self._condemn(worker, f"it sent what is no message ({error})")
+                return False
+            if not inbox:
+                if channel.hung_up:
+                    self._hung_up(worker)
+                return False
+        self._hear(worker)
         return True
 
-    def _hear(self, worker: Worker, messages: "list[wire.UpMessage]") -> None:
+    def _hear(self, worker: Worker) -> None:
         """Act on what a worker has said; the hot path.
 
         Of the attempts that were ahead only the one that runs in the end is told to the host and
@@ -551,8 +555,10 @@ class LocalEngine:
         host = self._require_host()
         note = self._paces.note
         now = time.monotonic()
-        for message in messages:
-            if message.__class__ is not tuple:
+        inbox = worker.inbox
+        while inbox:
+            message = inbox.popleft()
+            if not isinstance(message, tuple):
                 self._tell_begun(worker)
                 self._hear_other(worker, message)
                 continue
@@ -593,7 +599,7 @@ class LocalEngine:
         self._begin(worker, attempt, worker.begun_at)
         self._hungry.add(worker)
 
-    def _hear_other(self, worker: Worker, message: "wire.UpMessage") -> None:
+    def _hear_other(self, worker: Worker, message: wire.OtherMessage) -> None:
         """Act on a message that is no success."""
         match message:
             case wire.Report():
@@ -614,8 +620,6 @@ class LocalEngine:
                 worker.start_error = message
             case wire.Dropped():
                 self._dropped(worker)
-            case _:
-                self._condemn(worker, "it sent what only a supervisor sends")
 
     def look(self, now: float) -> None:
         """Read in a caller's thread what workers have said, if the loop has not for a while."""
@@ -629,7 +633,6 @@ class LocalEngine:
 
     def _hung_up(self, worker: Worker) -> None:
         """A worker has closed its end: its death follows at once, or it is a cheat."""
-        self._loop.unwatch(worker.channel.result_fd)
         self._unwatch_stream(worker)
         if worker.state is not State.DYING and not self._loop.has_timer((worker.id, "hang-up")):
             self._set_timer(worker, "hang-up", time.monotonic() + _HANG_UP_S, self._still_there)
@@ -696,8 +699,9 @@ class LocalEngine:
     def _overdue(self, worker: Worker, missing_before: int = -1) -> None:
         """An attempt has used up its timeout (contract D5)."""
         overdue = worker.running
-        while self._read(worker):  # it may have ended in time, and its report not been read yet
-            pass
+        for _ in range(_READS_MAX):  # it may have ended in time, and its report not been read yet
+            if not self._read(worker):
+                break
         if overdue is None or worker.running is not overdue or worker.state is not State.BUSY:
             return
         if worker.channel.receiving and worker.channel.missing != missing_before:
@@ -850,7 +854,9 @@ class LocalEngine:
         All of it is there already, and no end need follow: what the worker forked may hold its pipes.
         """
         missing = -1
-        while self._read(worker) or worker.channel.missing != missing:
+        for _ in range(_READS_MAX):
+            if not self._read(worker) and worker.channel.missing == missing:
+                break
             missing = worker.channel.missing
 
     def _blame(self, worker: Worker, leave: birth.Exit, *, never_began: bool) -> None:
@@ -879,7 +885,6 @@ class LocalEngine:
         self._hungry.discard(worker)
         for kind in ("start", "grace", "deadline", "hang-up", "dropped"):
             self._drop_timer(worker, kind)
-        self._loop.unwatch(worker.channel.result_fd)
         self._loop.unwatch(worker.process.pidfd)
         self._unwatch_stream(worker)
         worker.process.close()
@@ -887,34 +892,31 @@ class LocalEngine:
     # --- big payloads --------------------------------------------------------------------------
 
     def _watch_stream(self, worker: Worker) -> None:
-        """Watch a worker's stream for what its channel waits for, if for anything."""
+        """Watch a worker's stream: for what it says, and for room while something big is sent down."""
         channel = worker.channel
-        mask = (WRITE if channel.sending else 0) | (READ if channel.receiving else 0)
-        if channel.hung_up:  # else its end would be reported again and again
-            mask = 0
+        mask = READ | WRITE if channel.sending else READ
         if mask == worker.stream_mask:
             return
-        if not mask:
-            self._unwatch_stream(worker)
+        if worker.stream_mask is None:
+            self._loop.watch(channel.stream_fd, mask, partial(self._stream_moves, worker))
         elif worker.stream_mask:
             self._loop.change(channel.stream_fd, mask)
-        else:
-            self._loop.watch(channel.stream_fd, mask, partial(self._stream_moves, worker))
+        else:  # nothing can be read from it any more
+            return
         worker.stream_mask = mask
 
     def _unwatch_stream(self, worker: Worker) -> None:
+        """Watch a worker's stream no more, for good: its end would be reported again and again."""
         worker.stream_mask = 0
         self._loop.unwatch(worker.channel.stream_fd)
 
     def _stream_moves(self, worker: Worker) -> None:
-        """A worker's stream can be written or read."""
+        """A worker's stream can be read, or written."""
         channel = worker.channel
         if channel.sending and channel.flush():
             self._transfer_done(worker)
-        if channel.receiving:
-            self._read(worker)
-        if worker.id in self._workers:
             self._watch_stream(worker)
+        self._read(worker)
 
     def _transfer_done(self, worker: Worker) -> None:
         """A big payload has been written: only now does its attempt's time begin to run."""

@@ -49,8 +49,8 @@ class Worker:
     """One worker as the engine sees it."""
 
     __slots__ = (
-        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "is_told", "left",
-        "outbox", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
+        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "inbox",
+        "is_told", "left", "outbox", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
         "stopping", "stream_mask",
     )  # fmt: skip
 
@@ -75,6 +75,8 @@ class Worker:
         self.ahead: deque[tuple[Attempt, float]] = deque()
         #: frames of the last of those, not sent yet; they are sent together
         self.outbox: list[wire.Frame] = []
+        #: messages of it that were read and not handled yet
+        self.inbox: deque[wire.UpMessage] = deque()
         #: tasks were taken back from it, and it has not said yet that it has forgotten them
         self.dropping = False
         #: what `running` was expected to last, and what it and all that is ahead are together
@@ -91,8 +93,8 @@ class Worker:
         #: why it did not become ready
         self.start_error: wire.StartFailed | None = None
         self.start_late = False
-        #: what the selector watches its stream for
-        self.stream_mask = 0
+        #: what the selector watches its stream for; None: not yet; 0: nothing any more
+        self.stream_mask: int | None = None
 
     def has_room(self, share: int) -> bool:
         """Whether one more attempt may wait here, if no worker shall hold more than `share`."""
