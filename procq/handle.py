@@ -206,7 +206,7 @@ class Handle(Generic[R_co]):
         Raises:
             TimeoutError: The task had not ended in time.
         """
-        if self._task.status not in TERMINAL:
+        if self._task.status not in TERMINAL and not self._supervisor.look_out(self._task):
             wait_for_end(self._supervisor, self._task, _limit(timeout))
 
     def cancel(self) -> CancelAnswer:

@@ -235,6 +235,31 @@ class Supervisor:
         self._accepts = False
         self.engine.alarm()
 
+    def look_out(self, task: Task) -> bool:
+        """Look for the end of a task that should come at once, in the thread that waits for it.
+
+        To sleep until the loop has heard of it takes two wake-ups, 15 to 20 us each across cores;
+        with this a round trip takes half as long.  Other tasks are never looked out for.
+
+        Returns:
+            Whether it has ended.
+        """
+        engine = self.engine
+        if not engine.is_imminent(task):
+            return False
+        until = engine.now() + _LOOK_OUT_S
+        while True:
+            os.sched_yield()  # to the worker, if it has to run on this very processor
+            with self.lock:
+                if task.status not in TERMINAL and not self._change.by:
+                    with self._change:
+                        if engine.look_at(task):
+                            self._turn(engine.now())
+                if task.status in TERMINAL:
+                    return True
+            if engine.now() > until or not engine.is_imminent(task):
+                return False
+
     def wait_for(
         self, wait: Callable[[float | None], object], done: Callable[[], bool], timeout_s: float | None
     ) -> bool:
@@ -783,9 +808,13 @@ _TORN: Final = (
 )
 
 for _method in (
-    Supervisor.submit, Supervisor.cancel, Supervisor.replay, Supervisor.pause, Supervisor.resume, Supervisor.shutdown
+    Supervisor.submit, Supervisor.cancel, Supervisor.replay, Supervisor.pause, Supervisor.resume, Supervisor.shutdown,
+    Supervisor.look_out,
 ):  # fmt: skip
     changes(_method)
+
+#: How long a thread looks out for the end of a task before it sleeps, in seconds.
+_LOOK_OUT_S: Final = 0.0001
 
 #: A result of so many bytes is let go of without delay.
 _BIG_BYTES: Final = 64 * 1024

@@ -190,6 +190,14 @@ class InlineEngine:
     def look(self, now: float) -> None:
         """Nothing happens meanwhile."""
 
+    def is_imminent(self, _attempt: Attempt) -> bool:
+        """No attempt runs by itself."""
+        return False
+
+    def look_at(self, attempt: Attempt) -> bool:
+        """Attempts run by themselves nowhere."""
+        raise NotImplementedError
+
     def flush(self) -> None:
         """Nothing is held back."""
 

@@ -143,6 +143,12 @@ class Engine(Protocol):
     def look(self, now: float) -> None:
         """Hear in a caller's thread what the engine's own has had no time for; the host is told as ever."""
 
+    def is_imminent(self, attempt: Attempt) -> bool:
+        """Whether an attempt runs that should end at once, so that one may `look_at` it; with or without the lock."""
+
+    def look_at(self, attempt: Attempt) -> bool:
+        """Hear in a caller's thread what there is from where an attempt runs; return whether there was anything."""
+
     def flush(self) -> None:
         """Really send what was started and sent ahead since the last time."""
 

@@ -52,6 +52,8 @@ _SETTING_OUT_S: Final = 0.005
 #: only (`sys.getswitchinterval`): workers that end 64 tiny attempts in half a millisecond would idle.
 #: So the caller's thread looks after them, this often.
 _LOOK_EVERY_S: Final = 0.0003
+#: An attempt that should last no longer than this is looked for by the thread that waits for it.
+_IMMINENT_S: Final = 0.00005
 #: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
 _HANG_UP_S: Final = 1.0
 #: How long a worker may take to read a big payload, to move on with a big result, or to answer when
@@ -631,6 +633,16 @@ class LocalEngine:
             if worker is not None and worker.state is State.BUSY:
                 self._read(worker)
 
+    def is_imminent(self, attempt: Attempt) -> bool:
+        """Whether an attempt runs that should end within the time that it takes to fall asleep and wake."""
+        worker = attempt.place
+        return isinstance(worker, Worker) and worker.running is attempt and worker.running_s < _IMMINENT_S
+
+    def look_at(self, attempt: Attempt) -> bool:
+        """Read in a caller's thread what the worker of an attempt has said."""
+        worker = attempt.place
+        return isinstance(worker, Worker) and worker.state is State.BUSY and self._read(worker)
+
     def _hung_up(self, worker: Worker) -> None:
         """A worker has closed its end: its death follows at once, or it is a cheat."""
         self._unwatch_stream(worker)
@@ -929,4 +941,3 @@ class LocalEngine:
     def _require_host(self) -> Host:
         assert self._host is not None, "the engine is not open"
         return self._host
-
