@@ -50,6 +50,10 @@ _CLAIMS_MAX: "Final" = 4096
 #: What one read of a counter in the kernel gives.
 _CLAIM_SIZE: "Final" = 8
 
+#: How long a thread of a task waits for another that is sending (seconds).  Not at all would be too
+#: little: a sender gives the interpreter up amid its call, so the others would always find it there.
+_SPEAK_S: "Final" = 0.05
+
 # A supervisor may live in a program that has put SIGPIPE back to its deadly default.
 _SEND_FLAGS: "Final" = getattr(_socket, "MSG_NOSIGNAL", 0)
 # For a send that must not wait on the worker's side, where sockets block.
@@ -432,7 +436,7 @@ class WorkerEnd:
         self._main = _thread.get_ident()
         #: held by the main thread while it sends a big frame, and by any other while it sends at all
         self._between = _thread.allocate_lock()
-        #: whether the main thread is amid a big frame: it may be a signal handler that speaks
+        #: whether the main thread is amid a big frame, or about to be: it may be a signal handler that speaks
         self._sends_big = False
         self.is_child = False
 
@@ -481,19 +485,21 @@ class WorkerEnd:
             self._send_big([frame] if isinstance(frame, bytes) else frame)
 
     def _send_big(self, pieces: list[bytes]) -> None:
+        # Before the lock, so that those who speak all the time cannot keep it from us; and for
+        # good if this raises, as nobody must add to half a frame.
+        self._sends_big = True
         with self._between:
-            self._sends_big = True
             sent = self._stream.sendmsg(pieces, (), _SEND_FLAGS)
             for piece in pieces:
                 if sent < len(piece):
                     self._stream.sendall(memoryview(piece)[sent:], _SEND_FLAGS)
                 sent = max(0, sent - len(piece))
-            self._sends_big = False
+        self._sends_big = False
 
     def send_if_room(self, frame: bytes) -> bool:
         """Send a message of one piece that may as well be lost; for any thread, at any moment.
 
-        Never blocks, never raises `OSError`.
+        Never raises `OSError`.  Blocks for `_SPEAK_S` at most, and only while other threads speak too.
 
         Returns:
             Whether it was sent.  False: there is no room now, a big message is on its way, the
@@ -502,12 +508,12 @@ class WorkerEnd:
         if len(frame) > self._piece_max or self.is_child:
             return False
         try:
+            if self._sends_big:
+                return False
             if _thread.get_ident() == self._main:
                 # Without the lock: an exception of a signal handler could leave it locked for good.
-                if self._sends_big:
-                    return False
                 self._send(frame, _SEND_NOW)
-            elif self._between.acquire(False):  # noqa: FBT003 - positional only
+            elif self._between.acquire(True, _SPEAK_S):  # noqa: FBT003 - positional only
                 try:
                     self._send(frame, _SEND_NOW)
                 finally:
