@@ -20,6 +20,9 @@ SHARED_MEMORY: Final = Path("/dev/shm")
 def no_leaks() -> Iterator[None]:
     """Fail the test if anything is there that was not before; zombies count, and grandchildren."""
     gc.collect()
+    # Else each collection of this test walks over pytest and what its earlier tests left: 100 ms and
+    # more, a thousand times in a session, to find again that all of it is in use.
+    gc.freeze()
     before = belongings()
 
     yield

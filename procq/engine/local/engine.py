@@ -625,7 +625,7 @@ class LocalEngine:
 
     def look(self, now: float) -> None:
         """Read in a caller's thread what workers have said, if the loop has not for a while."""
-        if now < self._look_at:
+        if now < self._look_at or not self._workers:  # without those the loop may not even be open
             return
         self._look_at = now + _LOOK_EVERY_S
         for fd in self._loop.ready():
