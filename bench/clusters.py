@@ -14,6 +14,7 @@ HERE = "127.0.0.1"
 class Ray(Peer):
     name = title = package = "ray"
     starts = 1
+    tells_cpu = False
     script = """\
 import logging
 import ray

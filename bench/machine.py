@@ -119,17 +119,21 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
 
 
-# Kills all that is below this process, those last that clean up after the others; waits for all of it.
-def bury_orphans(patience_s: float = ORPHAN_S) -> None:
-    left = wait_procs(Process().children(recursive=True), timeout=patience_s)[1]
-    trackers = [process for process in left if _is_tracker(process)]
-    for process in set(left) - set(trackers):
-        process.kill()
-    for process in wait_procs(trackers, timeout=ORPHAN_S)[1]:
+# Waits for all that is below this process, and kills what does not go.
+def bury_orphans() -> None:
+    kill_workers(ORPHAN_S)
+    for process in wait_procs(Process().children(recursive=True), timeout=ORPHAN_S)[1]:
         process.kill()
     with suppress(ChildProcessError):
         while True:
             os.waitpid(-1, 0)
+
+
+# Kills what is left below this process after so long, except who cleans up when this process has gone.
+def kill_workers(patience_s: float) -> None:
+    others = [process for process in Process().children(recursive=True) if not _is_tracker(process)]
+    for process in wait_procs(others, timeout=patience_s)[1]:
+        process.kill()
 
 
 # It removes semaphores and files once all have gone that could use them.

@@ -36,8 +36,8 @@ class Peer:
     starts: ClassVar[int] = 10
     # Whether a million pending tasks fit into reasonable time and memory.
     takes_million: ClassVar[bool] = False
-    # What `map` is given to choose from; the best one counts.
-    chunks: ClassVar[tuple[int | str, ...]] = (500, 2500, 12_500)
+    # Whether the system says what its processes used: it does not where a parent ignores their end.
+    tells_cpu: ClassVar[bool] = True
 
     def __init__(self, workers: int = WORKERS) -> None:
         self.workers = workers
@@ -72,6 +72,10 @@ class Peer:
     # All results, by the fastest means the peer has.
     def gather(self, pendings: Sequence[Pending]) -> list[Value]:
         return [self.result(pending) for pending in pendings]
+
+    # What `map` is tried with; the best one counts.
+    def chunks(self) -> tuple[int | str, ...]:
+        return (500, 2500, 12_500)
 
     def map(self, _fn: Callable[..., object], _items: Sequence[object], _chunk: int | str) -> list[Value]:
         raise Cannot("no map")

@@ -27,8 +27,11 @@ with Queue(workers=2) as queue:
     def submit(self, fn: Callable[..., object], /, *args: object) -> Pending:
         return self.pool.submit(fn, *args)
 
+    # A procq of before there were chunks runs each item as a task.
+    def chunks(self) -> tuple[int | str, ...]:
+        return ("auto", *super().chunks()) if self._has_chunks() else ("none",)
+
     def map(self, fn: Callable[..., object], items: Sequence[object], chunk: int | str) -> list[Value]:
-        # A procq of before there were chunks runs each item as a task.
         options = {"chunksize": chunk} if self._has_chunks() else {"buffersize": len(items)}
         return list(self.pool.map(fn, items, **options))
 

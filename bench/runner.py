@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import bury_orphans, wait_for_quiet, watched
+from bench.peers import PEERS
 from bench.workloads import Values
 
 ROOT: Final = Path(__file__).parents[1]
@@ -26,13 +27,16 @@ class Line:
     workload: str
     subject: str
     rep: int
-    # Share of the machine that others took meanwhile.
-    others: float
+    # Share of the machine that others took meanwhile; None where it cannot be known.
+    others: float | None
     took_s: float
     values: Values = field(default_factory=dict)
     # Why there are no values: the subject has no means for this, or it failed.
     cannot: str | None = None
     failed: str | None = None
+
+    def is_disturbed(self, limit: float) -> bool:
+        return self.others is not None and self.others > limit
 
     def as_json(self) -> str:
         return json.dumps(asdict(self))
@@ -78,7 +82,7 @@ def run_quietly(plan: Plan, workload: str, subject: str, rep: int) -> Iterator[L
         wait_for_quiet(plan.others, plan.patience_s)
         line = run_once(workload, subject, rep)
         yield line
-        if line.others <= plan.others or line.took_s > plan.long_s or not line.values:
+        if not line.is_disturbed(plan.others) or line.took_s > plan.long_s or not line.values:
             return
 
 
@@ -99,10 +103,12 @@ def run_once(workload: str, subject: str, rep: int) -> Line:
         finally:
             bury_orphans()
     took_s = time.perf_counter() - began_at
-    return line_of(workload, subject, rep, answer, others.share, took_s)
+    return line_of(workload, subject, rep, answer, None if hides_cpu(subject) else round(others.share, 4), took_s)
 
 
-def line_of(workload: str, subject: str, rep: int, answer: Mapping[str, object], others: float, took_s: float) -> Line:
+def line_of(
+    workload: str, subject: str, rep: int, answer: Mapping[str, object], others: float | None, took_s: float
+) -> Line:
     values = {
         name: None if value is None else float(value)
         for name, value in answer.items()
@@ -111,7 +117,11 @@ def line_of(workload: str, subject: str, rep: int, answer: Mapping[str, object],
     cannot, failed = (answer.get(name) for name in ("cannot", "failed"))
     assert cannot is None or isinstance(cannot, str)
     assert failed is None or isinstance(failed, str)
-    return Line(workload, subject, rep, round(others, 4), round(took_s, 3), values, cannot, failed)
+    return Line(workload, subject, rep, others, round(took_s, 3), values, cannot, failed)
+
+
+def hides_cpu(subject: str) -> bool:
+    return subject in PEERS and not PEERS[subject].tells_cpu
 
 
 def last_line(stderr: bytes) -> str:

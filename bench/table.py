@@ -76,7 +76,7 @@ def least_disturbed(lines: Sequence[Line]) -> list[Line]:
     kept: dict[tuple[str, str, int], Line] = {}
     for line in lines:
         place = (line.workload, line.subject, line.rep)
-        if line.values and (place not in kept or line.others < kept[place].others):
+        if line.values and (place not in kept or (line.others or 0) < (kept[place].others or 0)):
             kept[place] = line
     return list(kept.values())
 
@@ -179,7 +179,7 @@ def others(finding: Finding) -> str:
 def disturbed(lines: Sequence[Line], workload: str, limit: float) -> str:
     tried = [line for line in lines if line.workload == workload and line.values]
     counted = least_disturbed(tried)
-    text = f"{sum(line.others > limit for line in counted)} of {len(counted)}"
+    text = f"{sum(line.is_disturbed(limit) for line in counted)} of {len(counted)}"
     return text if len(tried) == len(counted) else f"{text}, {len(tried) - len(counted)} repeated"
 
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from bench import limits, tasks
-from bench.machine import CPUS, adopt_orphans, anonymous_bytes, bury_orphans, descendants, is_alive, seconds_of, watched
+from bench.machine import CPUS, adopt_orphans, anonymous_bytes, descendants, is_alive, kill_workers, seconds_of, watched
 from bench.peer import WORKERS, Cannot, Peer
 from bench.peers import BARE, PEERS
 
@@ -32,7 +32,7 @@ NOOPS: Final = 20_000
 MAPPED: Final = 100_000
 TRIPS: Final = 2000
 FLOATS: Final = 12_500_000  # 100 MB
-BIGS: Final = 5
+BIGS: Final = 3
 SHARERS: Final = 20
 MEDIUMS: Final = 10_000
 MEDIUM_BYTES: Final = 100_000
@@ -67,9 +67,9 @@ def mapped(peer: Peer) -> Values:
     count = peer.share_of(MAPPED)
     items, wanted = list(range(count)), list(range(1, count + 1))
     peer.warm()
-    peer.map(tasks.add, items[:2000], peer.chunks[0])
+    peer.map(tasks.add, items[:2000], peer.chunks()[0])
     rates = []
-    for chunk in peer.chunks:
+    for chunk in peer.chunks():
         began_at = time.perf_counter()
         found = peer.map(tasks.add, items, chunk)
         rates.append(count / (time.perf_counter() - began_at))
@@ -365,7 +365,7 @@ def leave(peer: Peer) -> None:
     ending = threading.Thread(target=end, args=(peer,), daemon=True)
     ending.start()
     ending.join(SHUTDOWN_S)
-    bury_orphans(patience_s=1)
+    kill_workers(1)
     os._exit(0)
 
 
