@@ -56,6 +56,8 @@ class Finding:
         goal, ours = self.row.goal, self.figures.get(OURS)
         if ours is None or (goal.times is None and goal.figure is None):
             return None
+        if isinf(ours.median):
+            return False
         answers = []
         if goal.times is not None:
             ratio = self.ratio(goal.peer or self.best)
