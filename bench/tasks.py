@@ -3,10 +3,28 @@ import os
 import signal
 import time
 from itertools import repeat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
 
 
 def noop() -> None:
     pass
+
+
+# A node of the graph, without and with what it needs.
+def node(*_needs: None) -> None:
+    pass
+
+
+def add(number: int) -> int:
+    return number + 1
+
+
+def echo(data: bytes) -> bytes:
+    return data
 
 
 def nap(seconds: float) -> int:
@@ -52,12 +70,22 @@ def sum_forever(log: str) -> None:
     sum(repeat(0))
 
 
-def size(data: bytes) -> int:
-    return len(data)
+# Has numpy imported in the worker, so that no later task pays for it.
+def warm_numpy(seconds: float) -> int:
+    import numpy as np  # noqa: PLC0415 - only where arrays are measured
+
+    np.ones(1000).sum()
+    return nap(seconds)
 
 
-def make(count: int) -> bytes:
-    return b"\x01" * count
+def total(array: "NDArray[float64]") -> float:
+    return float(array.sum())
+
+
+def make(count: int) -> "NDArray[float64]":
+    import numpy as np  # noqa: PLC0415
+
+    return np.ones(count)
 
 
 # One write to a file opened for appending: lines of several workers do not mix.
