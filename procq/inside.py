@@ -43,7 +43,11 @@ class RetryLater(Exception):  # noqa: N818
         super().__init__(self.delay_s)
 
 
-class Terminated(BaseException):
+class Ending(BaseException):
+    """What ends an attempt from outside: nobody but the engine catches it for good."""
+
+
+class Terminated(Ending):
     """Raised in a task that is asked to stop: its time is up, it was cancelled, or shutdown.
 
     No `Exception`, so that `except Exception` in a task lets it pass and `finally` runs

@@ -52,11 +52,20 @@ def dump_call(
     Raises:
         NotPicklable: Something in the call cannot be pickled.
     """
+    return dump_part((fn, args, kwargs) if kwargs else (fn, args))
+
+
+def dump_part(value: object) -> "tuple[bytes, list[object]]":
+    """Pickle a part of a call, as `dump_call` does the whole.
+
+    Raises:
+        NotPicklable: Something in it cannot be pickled.
+    """
     found: list[object] = []
     # Pickling runs users' code, which may pickle another call: what was there comes back.
     before, _SESSION.found = _SESSION.found, found
     try:
-        data = dumps((fn, args, kwargs) if kwargs else (fn, args), before_second_try=found.clear)
+        data = dumps(value, before_second_try=found.clear)
     finally:
         _SESSION.found = before
     return data, found
