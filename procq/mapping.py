@@ -83,6 +83,15 @@ class Size:
         #: the present answer
         self.items = 1 if fixed is None else fixed
 
+    def near_end(self, left: int | None, workers: int) -> int:
+        """Return the answer, given how many items are left in all; None: nobody knows.
+
+        A fair share of these, so that the workers end together; a quarter of a chunk is little enough for that.
+        """
+        if left is None or self._fixed is not None:
+            return self.items
+        return min(self.items, max(self.items // 4, left // (2 * workers), 1))
+
     def note_read(self, items: int, took_s: float) -> None:
         """Learn what it took to read items; a slow input is read one by one, or nothing would come of it for long."""
         self._read_s = took_s / items
@@ -97,7 +106,8 @@ class Size:
         wanted = self._most if item_s * self._most <= TARGET_S else int(TARGET_S / item_s)
         if size_bytes * wanted > BYTES_MAX * items:
             wanted = BYTES_MAX * items // size_bytes
-        self.items = max(1, min(wanted, GROWTH * items, self._most))
+        # A small task, sent before it was known how brief they are, holds nothing back.
+        self.items = max(1, min(wanted, max(GROWTH * items, self.items), self._most))
 
 
 @final
@@ -136,11 +146,13 @@ class Source:
         """Read from an input that may make one wait: what was read is sent when that has taken long enough."""
         clock = self._clock
         ends_at = clock() + TARGET_S
+        more = False
         for item in islice(self._items, most):
             items.append(item)
+            more = True
             if clock() >= ends_at:
-                return True
-        return len(items) > 0
+                break
+        return more
 
     def close(self) -> None:
         """Give nothing more."""
@@ -232,7 +244,10 @@ class Results(Generic[R]):
             raise StopIteration
         if isinstance(part, Exception):
             self._in_flight -= 1
-            raise part
+            try:
+                raise part
+            finally:
+                del part  # its traceback holds this frame: a cycle
         self._page_items = len(part)
         self._page = iter(part)
         return next(self._page)
@@ -286,12 +301,9 @@ class Results(Generic[R]):
     def _fill(self) -> None:
         """Read items and submit them while there is room in flight."""
         while self._input_error is None:
-            size = self._size.items if self._chunks is not None else 1
-            left = self._source.left
-            if left is not None and self._window is None:
-                # A fair share of what is left, so that the workers end together; a quarter of a chunk
-                # is little enough for that.
-                size = min(size, max(size // 4, left // (2 * self._workers), 1))
+            size = 1
+            if self._chunks is not None:
+                size = self._size.near_end(self._source.left, self._workers)
             window = AHEAD * self._workers * size if self._window is None else self._window
             if self._in_flight and self._in_flight + size > window:
                 return

@@ -77,6 +77,7 @@ def run(fn_data: bytes, blocks: "list[bytes | list[bytes]]", is_bare: bool) -> t
     fn: Callable[..., object] = loads(fn_data)
     loaded = [_loaded(block) for block in blocks]
     done = Done()
+    _hook_fork()
     _at_home[id(loaded)] = loaded
     try:
         for block, items in zip(blocks, loaded, strict=False):
@@ -126,4 +127,8 @@ def _drop_items() -> None:
             items.clear()
 
 
-os.register_at_fork(after_in_child=_drop_items)
+def _hook_fork() -> None:
+    """Have that done in every forked child, once a process."""
+    if not hasattr(_hook_fork, "done"):
+        os.register_at_fork(after_in_child=_drop_items)
+        _hook_fork.done = True  # type: ignore[attr-defined]  # register_at_fork cannot be undone or asked
