@@ -43,16 +43,15 @@ class RetryLater(Exception):  # noqa: N818
         super().__init__(self.delay_s)
 
 
-class Ending(BaseException):
-    """What ends an attempt from outside: nobody but the engine catches it for good."""
-
-
-class Terminated(Ending):
+class Terminated(BaseException):
     """Raised in a task that is asked to stop: its time is up, it was cancelled, or shutdown.
 
     No `Exception`, so that `except Exception` in a task lets it pass and `finally` runs
     (contract D5).
     """
+
+    #: not an item's own error, and so the end of a whole chunk; also on what inline engines raise
+    ends_attempt = True
 
 
 class Context:

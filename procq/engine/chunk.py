@@ -10,7 +10,6 @@ that a worker does not have.
 import os
 
 from procq.engine import attempt
-from procq.inside import Ending
 from procq.payload import dumps, loads
 
 TYPE_CHECKING = False
@@ -45,9 +44,9 @@ class Done:
         """Take in a value that is pickled by itself, here and now: the function may change it later."""
         try:
             data = dumps(value)
-        except Ending:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a result's __reduce__ is the task's code too (D9)
+        except BaseException as error:  # a result's __reduce__ is the task's code too (D9)
+            if hasattr(type(error), "ends_attempt"):
+                raise
             self.fail(attempt.unsendable(fn, value, error))
         else:
             self.sealed.append(len(self.values))
@@ -103,9 +102,9 @@ def _run_each(fn: "Callable[..., object]", calls: "Iterable[object]", done: Done
                     append(value)
                 else:
                     done.seal(fn, value)
-        except Ending:
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever an item raises is its outcome (D3)
+        except BaseException as error:  # whatever an item raises is its outcome (D3)
+            if hasattr(type(error), "ends_attempt"):
+                raise
             frames = error.__traceback__
             # Without this frame, which is not the task's.
             done.fail(attempt.failed(error.with_traceback(None if frames is None else frames.tb_next)))

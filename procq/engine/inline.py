@@ -22,7 +22,7 @@ from procq.engine import attempt as attempts
 from procq.engine.judgement import judge_stopped
 from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import UsageError, WorkerStartError
-from procq.inside import Context, Ending, Terminated, enter
+from procq.inside import Context, Terminated, enter
 from procq.outcome import Ended, class_names
 from procq.units import Duration, seconds
 
@@ -59,8 +59,10 @@ class FakeClock:
 
 
 @final
-class Died(Ending):
+class Died(BaseException):
     """Ends a task whose worker is made to die; not to be caught, as little as a death."""
+
+    ends_attempt = True
 
 
 @final

@@ -235,7 +235,7 @@ def test_D7_an_item_may_ask_to_be_called_later(driver: Driver, log: Log) -> None
 
 def test_D9_a_result_that_cannot_be_sent_fails_its_item_alone(driver: Driver) -> None:
     def fn(number: int) -> object:
-        return (item for item in ()) if number == 1 else [number]
+        return (item for item in [number]) if number == 1 else [number]
 
     taken = outcomes(driver.started().map(fn, range(3), chunksize=3))
 
