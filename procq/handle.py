@@ -271,8 +271,7 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
     with supervisor.lock:
         if not supervisor.listen(task, arrived.put):
             return
-    if not supervisor.opened and timeout_s is None:
-        logger.warning("waiting for a task of a queue that was not started; call its start(), or use `with`")
+    warn_if_not_started(supervisor, timeout_s)
     ended = False
     try:
         ended = supervisor.wait_for(partial(_get, arrived), partial(_has_ended, supervisor, task), timeout_s)
@@ -284,6 +283,12 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
         hint = "" if supervisor.opened else "; its queue was not started"
         raise TimeoutError(f"task {task.id!r} is still {task.status} after {timeout_s:g} s of waiting{hint}")
     supervisor.check_alive()
+
+
+def warn_if_not_started(supervisor: Supervisor, timeout_s: float | None) -> None:
+    """Warn of a wait without end for a queue that was not started."""
+    if not supervisor.opened and timeout_s is None:
+        logger.warning("waiting for a task of a queue that was not started; call its start(), or use `with`")
 
 
 def _has_ended(supervisor: Supervisor, task: Task) -> bool:
@@ -319,18 +324,13 @@ def as_completed(handles: "Iterable[Handle[R]]", timeout: Duration | None = None
 
 
 def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> "Iterator[Handle[R]]":
-    arrived: SimpleQueue[Task] = SimpleQueue()
-    taken: list[Task] = []
+    arrivals = Arrivals()
     handle_by_task: dict[Task, Handle[R]] = {}
     handles = list(waiting)
     waiting.clear()
     for handle in handles:
-        supervisor, task = supervisor_of(handle), task_of(handle)
-        with supervisor.lock:
-            ended = not supervisor.listen(task, arrived.put)
-        if ended:
-            arrived.put(task)
-        handle_by_task[task] = handle
+        arrivals.expect(handle)
+        handle_by_task[task_of(handle)] = handle
     if not handles:
         return
     supervisor = supervisor_of(handles[0])
@@ -339,31 +339,71 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
     try:
         while handle_by_task:
             left = None if ends_at is None else max(0.0, ends_at - supervisor.engine.now())
-            if arrived.empty():
-                in_time = supervisor.wait_for(
-                    partial(_take, arrived, taken),
-                    lambda: bool(taken) or not arrived.empty() or supervisor.bug is not None,
-                    left,
-                )
-                supervisor.check_alive()
-                if not in_time:
-                    raise TimeoutError(f"{len(handle_by_task)} tasks had not ended after {timeout_s:g} s of waiting")
-            task = taken.pop() if taken else arrived.get_nowait()
+            task = arrivals.take(supervisor, left)
+            if task is None:
+                raise TimeoutError(f"{len(handle_by_task)} tasks had not ended after {timeout_s:g} s of waiting")
             yield handle_by_task.pop(task)
     finally:
-        for task, handle in handle_by_task.items():
-            with supervisor_of(handle).lock:
-                supervisor_of(handle).unlisten(task, arrived.put)
+        for handle in handle_by_task.values():
+            arrivals.forget(handle)
 
 
-def _take(arrived: "SimpleQueue[Task]", taken: "list[Task]", timeout_s: float | None) -> bool:
-    """Wait for an arrival and take it; it must not be put back behind those that came later."""
-    try:
-        task = arrived.get(timeout=timeout_s)
-    except Empty:
-        return False
-    taken.append(task)
-    return True
+@final
+class Arrivals:
+    """The tasks that somebody waits for, in the order of their ends; each costs the same, however many there are.
+
+    For one thread at a time.
+    """
+
+    __slots__ = ("_arrived", "_taken")
+
+    def __init__(self) -> None:
+        self._arrived: SimpleQueue[Task] = SimpleQueue()
+        #: what a wait took out; it must not be put back behind those that came later
+        self._taken: list[Task] = []
+
+    def expect(self, handle: "Handle[Any]") -> None:
+        """Let the handle's task arrive when it ends, at once if it has."""
+        supervisor, task = supervisor_of(handle), task_of(handle)
+        with supervisor.lock:
+            ended = not supervisor.listen(task, self._arrived.put)
+        if ended:
+            self._arrived.put(task)
+
+    def forget(self, handle: "Handle[Any]") -> None:
+        """Take an expectation back."""
+        supervisor = supervisor_of(handle)
+        with supervisor.lock:
+            supervisor.unlisten(task_of(handle), self._arrived.put)
+
+    def put_back(self, task: Task) -> None:
+        """Let a task that was taken come again, as the next one."""
+        self._taken.append(task)
+
+    def take(self, supervisor: Supervisor, timeout_s: float | None) -> Task | None:
+        """Wait for the next arrival; None if there was none in time.
+
+        Raises:
+            EngineError, InternalError: The supervisor failed, so that there never will be.
+        """
+        if not self._taken and self._arrived.empty():
+            came = supervisor.wait_for(
+                self._wait,
+                lambda: bool(self._taken) or not self._arrived.empty() or supervisor.bug is not None,
+                timeout_s,
+            )
+            supervisor.check_alive()
+            if not came:
+                return None
+        return self._taken.pop() if self._taken else self._arrived.get_nowait()
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        try:
+            task = self._arrived.get(timeout=timeout_s)
+        except Empty:
+            return False
+        self._taken.append(task)
+        return True
 
 
 # --- errors ------------------------------------------------------------------------------------
@@ -373,7 +413,7 @@ def error_of(task: Task) -> BaseException | None:
     """Return what `result()` raises for a task, a new object; None if there is no error."""
     ended = task.ended
     if task.status is Status.FAILED and ended is not None:  # None: it is being replayed
-        return _error_of_attempt(task, ended)
+        return error_of_attempt(task, ended)
     if task.status is Status.CANCELLED:
         return _error_of_cancellation(task).located(task.id, None)
     return None
@@ -420,7 +460,8 @@ def _origin(task: Task) -> Task | None:
     return at
 
 
-def _error_of_attempt(task: Task, ended: Ended) -> BaseException:
+def error_of_attempt(task: Task, ended: Ended) -> BaseException:
+    """Return what is raised for an attempt that ended so, a new object."""
     error: TaskError
     match ended.outcome:
         case "timeout":

@@ -54,6 +54,9 @@ class Terminated(BaseException):
     (contract D5).
     """
 
+    #: not an item's own error, and so the end of a whole chunk; also on what inline engines raise
+    ends_attempt = True
+
 
 class Context:
     """Who the running attempt is; outside of one, all None (contract H3).

@@ -120,23 +120,29 @@ def dump_call(
         NotPicklable: Something in the call cannot be pickled.
     """
     name = _name_of(fn)
-    if name is not None and not kwargs:
-        for value in args:
-            if type(value) not in _PLAIN:
-                break
-        else:
-            return name.head + _pickle_dumps(args, PROTOCOL), []
+    if name is None:
+        return dump_part((fn, args, kwargs) if kwargs else (fn, args))
+    if kwargs:
+        data, found = dump_part((args, kwargs))
+        return b"".join((bytes([_BY_NAME_WITH_KEYWORDS]), name.head[1:], data)), found
+    for value in args:
+        if type(value) not in _PLAIN:
+            data, found = dump_part(args)
+            return name.head + data, found
+    return name.head + _pickle_dumps(args, PROTOCOL), []
+
+
+def dump_part(value: object) -> "tuple[bytes, list[object]]":
+    """Pickle a part of a call, as `dump_call` does the whole.
+
+    Raises:
+        NotPicklable: Something in it cannot be pickled.
+    """
     found: list[object] = []
     # Pickling runs users' code, which may pickle another call: what was there comes back.
     before, _SESSION.found = _SESSION.found, found
     try:
-        if name is None:
-            data = dumps((fn, args, kwargs) if kwargs else (fn, args), before_second_try=found.clear)
-        elif kwargs:
-            data = dumps((args, kwargs), before_second_try=found.clear)
-            data = b"".join((bytes([_BY_NAME_WITH_KEYWORDS]), name.head[1:], data))
-        else:
-            data = name.head + dumps(args, before_second_try=found.clear)
+        data = dumps(value, before_second_try=found.clear)
     finally:
         _SESSION.found = before
     return data, found

@@ -377,6 +377,14 @@ class Supervisor:
         if self._queue_for_room:
             self.let_in()
 
+    def submit_begun(self, task: Task, ended: Ended) -> None:
+        """Accept a task whose first attempt was made within another task; the lock is held."""
+        with self._change:
+            now = self.engine.now()
+            self.scheduler.accept_begun(task, ended, now)
+            self._turn(now)
+            self.engine.wake()
+
     def wait_for_room(self, size: int, *, block: bool, timeout_s: float | None) -> None:
         """Wait until a task with so many bytes may be submitted; the lock is held before and after.
 

@@ -164,6 +164,19 @@ class Scheduler:
             self.expiring.set(task.seq, expires_at, task, task.seq)
         self._attach(task, now)
 
+    def accept_begun(self, task: Task, ended: Ended, now: float) -> None:
+        """Take in a task whose first attempt was made within another task, and judge that attempt.
+
+        Raises:
+            DuplicateTaskError: Its id is already in use.
+        """
+        self.accept((task,), now)
+        # As if it had been sent ahead: it need not be the most urgent.
+        self.ready.discard(task)
+        self.ahead[task.seq] = task
+        self.start(task, ended.started_at)
+        self.end(task, task.fence, ended, now)
+
     def _refuse_duplicates(self, tasks: Sequence[Task]) -> None:
         seen: set[str] = set()
         for task in tasks:

@@ -62,6 +62,8 @@ class FakeClock:
 class Died(BaseException):
     """Ends a task whose worker is made to die; not to be caught, as little as a death."""
 
+    ends_attempt = True
+
 
 @final
 class _Run:

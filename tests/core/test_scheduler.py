@@ -1778,3 +1778,32 @@ def test_the_backoff_protocol_is_met_by_what_users_give() -> None:
     given: list[Backoff] = [as_backoff(1), as_backoff([1, 2]), as_backoff(lambda attempt: attempt)]
 
     assert [backoff.delay(1, 0.0) for backoff in given] == [1, 1, 1]
+
+
+# --- F2: an attempt that was made within another task ---------------------------------------------
+
+
+@pytest.mark.parametrize(("max_attempts", "status"), [(1, FAILED), (2, SCHEDULED)])
+def test_F2_a_first_attempt_made_within_another_task_is_charged_and_judged(max_attempts: int, status: Status) -> None:
+    hand = Hand()
+    urgent = hand.submit("urgent", priority=20)
+    task = hand.make("a", max_attempts=max_attempts)
+
+    hand.now = 5.0
+    hand.scheduler.accept_begun(task, Ended("error", 1.0, 2.0, error_types=ERROR), hand.now)
+
+    assert hand.checked(task).status is status
+    assert (task.failures, task.first_started_at, urgent.status) == (1, 1.0, READY)
+    assert [record.attempt for record in task.records()] == [1]
+    assert hand.scheduler.next_due() == (None if status is FAILED else 5.0 + PAUSE_S)
+    assert (task in hand.scheduler.letters) == (status is FAILED)
+
+
+def test_F2_a_task_begun_elsewhere_is_refused_under_a_used_id() -> None:
+    hand = Hand()
+    hand.submit("a")
+
+    with pytest.raises(DuplicateTaskError):
+        hand.scheduler.accept_begun(hand.make("a"), Ended("error", 0.0, 0.0), hand.now)
+
+    assert hand.start() == "a"
