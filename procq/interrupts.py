@@ -8,16 +8,19 @@ program has set itself is left alone.
 """
 
 import contextlib
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from threading import main_thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import signal as _signal  # the C module has no stubs
     from types import CodeType, FrameType
 else:
     import _signal  # without the enums of `signal`, 3 ms to import
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Functions in which a change of their `self` is made.
 _CHANGING: "Final[set[CodeType]]" = set()
@@ -43,24 +46,34 @@ class _Watch:
 
 
 WATCH: Final = _Watch()
+_LOCK: Final = allocate_lock()
 
 
-def changes(function: Callable[..., object]) -> None:
-    """Mark a method in which a change of its `self` is made."""
-    _CHANGING.add(function.__code__)
+def changes(method: Callable[P, R]) -> Callable[P, R]:
+    """Mark a method in which a change of its `self` is made, a `Changed`."""
+    _CHANGING.add(method.__code__)
+    return method
 
 
 def watch() -> None:
-    """A queue was opened: put our handler in the place of Python's own, if this is the main thread."""
-    WATCH.opened += 1
-    _replace(_signal.default_int_handler, _on_interrupt)
+    """A queue was opened: put our handler in the place of Python's own.
+
+    Thread-safe.  Off the main thread, the only one that may, the handler stays as it is.
+    """
+    with _LOCK:
+        WATCH.opened += 1
+        _replace(_signal.default_int_handler, _on_interrupt)
 
 
 def unwatch() -> None:
-    """A queue is over: with the last one Python's own handler comes back, if this is the main thread."""
-    WATCH.opened -= 1
-    if not WATCH.opened:
-        _replace(_on_interrupt, _signal.default_int_handler)
+    """A queue is over: with the last one Python's own handler comes back.
+
+    Thread-safe.  Off the main thread ours stays, and does what Python's own does, since no change is open.
+    """
+    with _LOCK:
+        WATCH.opened -= 1
+        if not WATCH.opened:
+            _replace(_on_interrupt, _signal.default_int_handler)
 
 
 def raise_pending() -> None:

@@ -3,8 +3,8 @@
 Decides how many items make a task, and puts their results back in their places.  A tiny item would
 cost more to send than to run, so brief ones travel in chunks, of which each is one task; what
 cannot be shared goes alone: an item that stands for a result, one that is big, one that cannot be
-pickled, and whatever must be tried again.  Knows nothing of workers; all of it happens in the
-thread that reads the results.
+pickled, and whatever must be tried again.  Knows of workers only how many there may be;
+all of it happens in the thread that makes the map or reads from it.
 
 The life of an item: read from the input, part of a unit (a chunk, or a task of its own) that is
 submitted, part of what came of the unit when that has ended, taken.  From the first to the last
@@ -22,7 +22,7 @@ from procq.engine import chunk
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError
 from procq.handle import Arrivals, Handle, error_of_attempt, task_of, warn_if_not_started
 from procq.outcome import Ended
-from procq.payload import NotPicklable, dump_part, dumps, loads
+from procq.payload import PLAIN, NotPicklable, dump_part, dumps, loads
 from procq.spec import Options, TaskFunction, call_spec, type_of
 from procq.supervisor import Supervisor
 
@@ -41,7 +41,7 @@ BYTES_MAX: Final = 64 * 1024
 BIG_BYTES: Final = BYTES_MAX // 8
 #: So many items are pickled before their bytes are looked at.
 BLOCK: Final = 256
-#: Chunks in flight for each worker unless the user says otherwise: one that runs, one that waits
+#: Tasks in flight for each worker unless the user says otherwise: one that runs, one that waits
 #: behind it, and two whose results are being read.
 AHEAD: Final = 4
 
@@ -285,9 +285,14 @@ class Results(Generic[R]):
             hint = "" if supervisor.opened else "; the queue was not started"
             raise TimeoutError(f"no result of the map within {self._timeout_s:g} s of waiting{hint}")
         unit = self._pending[task]
+        before = len(self._pending)
         try:
             parts = self._parts_of(unit)
-        except BaseException:  # Ctrl-C amid this
+        except BaseException:  # Ctrl-C amid this: it will be done once more
+            for begun in list(self._pending)[before:]:
+                again = self._pending.pop(begun)
+                self._arrivals.forget(again.handle)
+                again.handle.cancel()
             self._arrivals.put_back(task)
             raise
         del self._pending[task]
@@ -355,6 +360,9 @@ class Results(Generic[R]):
                     cast("list[bytes]", blocks[-1]).append(sealed)
                     held += 1
                     size_bytes += len(sealed)
+                    if size_bytes >= BYTES_MAX:
+                        self._submit_chunk(blocks, held)
+                        blocks, held, size_bytes = [], 0, 0
             if size_bytes >= BYTES_MAX:
                 self._submit_chunk(blocks, held)
                 blocks, held, size_bytes = [], 0, 0
@@ -366,7 +374,10 @@ class Results(Generic[R]):
     def _plain(self, items: list[Any]) -> bytes | None:
         """Pickle items together; None if there are any that the function, or whoever made them, could change."""
         values = items if self._source.is_bare else chain.from_iterable(items)
-        return dumps(items) if chunk.PLAIN.issuperset(map(type, values)) else None
+        if not PLAIN.issuperset(map(type, values)):
+            return None
+        data = dumps(items)
+        return data if len(data) <= BYTES_MAX else None  # else each is looked at by itself
 
     def _sealed(self, item: Any) -> bytes | None:  # noqa: ANN401
         """Pickle an item by itself; None if it has to go alone."""

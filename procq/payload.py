@@ -40,8 +40,9 @@ _BY_NAME_WITH_KEYWORDS: "Final" = 2
 _SMALL_BYTES: "Final" = 4096
 #: Functions kept with their names, here and in a worker; a program that makes up more starts over.
 _NAMES_MAX: "Final" = 1024
-#: Arguments of these classes, exactly, stand for no result and are nothing of `__main__`.
-_PLAIN: "Final" = frozenset((int, float, str, bytes, bool, type(None)))
+#: Values of these classes, exactly, nobody can change, so that many may share one pickle; they stand for
+#: no result and are nothing of `__main__`.
+PLAIN: "Final" = frozenset((type(None), bool, int, float, complex, str, bytes))
 #: What may travel by name: functions and classes, and what procq makes of them.  Their instances are
 #: equal to nothing but themselves.
 BY_NAME: "Final[set[type]]" = {type(lambda: None), type(len), type}
@@ -126,7 +127,7 @@ def dump_call(
         data, found = dump_part((args, kwargs))
         return b"".join((bytes([_BY_NAME_WITH_KEYWORDS]), name.head[1:], data)), found
     for value in args:
-        if type(value) not in _PLAIN:
+        if type(value) not in PLAIN:
             data, found = dump_part(args)
             return name.head + data, found
     return name.head + _pickle_dumps(args, PROTOCOL), []
@@ -259,8 +260,6 @@ def _reduce_cached(cached: "_lru_cache_wrapper[object]") -> "str | tuple[object,
 
     By itself it travels by name alone, also out of `__main__`, which is another module in a worker.
     """
-    import sys  # noqa: PLC0415
-
     fn = cached.__wrapped__
     place: object = sys.modules.get(fn.__module__)
     for part in fn.__qualname__.split("."):

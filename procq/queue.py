@@ -533,8 +533,8 @@ class Queue:
                 another option that is for one task, or a limit on its type, each item is a task.
             iterables: Its arguments; the shortest one ends it.
             ordered: Results in the order of the items; False: as they come.
-            chunksize: Items in a task.  "auto": one as long as they are slow or big, more where
-                many fit into some milliseconds.
+            chunksize: Items in a task at most.  "auto": one as long as they are slow or big, more
+                where many fit into about 2 ms.
             buffersize: Items in flight at most, from being read until they are taken; None: as
                 many as 4 tasks for each worker have.
             timeout: The longest wait for any one result.

@@ -173,6 +173,7 @@ class Supervisor:
         if self._start_error is not None:
             raise WorkerStartError(self._start_error.message)
 
+    @changes
     def shutdown(self, mode: Mode, timeout_s: float | None) -> ShutdownReport:
         """Begin a shutdown, or make the one under way harsher, and wait for its end."""
         if self.forked:
@@ -195,8 +196,9 @@ class Supervisor:
         # Not `wake`: Ctrl-C amid an earlier one may have left the loop asleep and taken for awake.
         self.engine.alarm()
         self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
-        if self._is_watched:
-            self._is_watched = False
+        with self.lock:
+            is_watched, self._is_watched = self._is_watched, False
+        if is_watched:
             unwatch()
         if self._last_thread is not None:
             self._last_thread.join()
@@ -235,6 +237,7 @@ class Supervisor:
         self._accepts = False
         self.engine.alarm()
 
+    @changes
     def look_out(self, task: Task) -> bool:
         """Look for the end of a task that should come at once, in the thread that waits for it.
 
@@ -251,7 +254,7 @@ class Supervisor:
         while True:
             os.sched_yield()  # to the worker, if it has to run on this very processor
             with self.lock:
-                if task.status not in TERMINAL and not self._change.by:
+                if task.status not in TERMINAL and not self._change.by and self.bug is None:
                     with self._change:
                         if engine.look_at(task):
                             self._turn(engine.now())
@@ -337,6 +340,7 @@ class Supervisor:
 
     # --- submitting ----------------------------------------------------------------------------
 
+    @changes
     def submit(self, tasks: Sequence[Task]) -> None:
         """Accept tasks, and start what can start in the caller's thread; the lock is held."""
         # As a `with` would do it, which takes as long as all the rest of it.
@@ -377,6 +381,7 @@ class Supervisor:
         if self._queue_for_room:
             self.let_in()
 
+    @changes
     def submit_begun(self, task: Task, ended: Ended) -> None:
         """Accept a task whose first attempt was made within another task; the lock is held."""
         with self._change:
@@ -516,6 +521,7 @@ class Supervisor:
 
     # --- commands ------------------------------------------------------------------------------
 
+    @changes
     def cancel(self, task: Task) -> CancelAnswer:
         """Cancel a task (contract F3); the lock is held."""
         self.check_alive()
@@ -539,6 +545,7 @@ class Supervisor:
         self._to_cancel.extend(tasks)
         self.engine.alarm()
 
+    @changes
     def replay(self, tasks: Sequence[Task], *, reset_attempts: bool, with_dependents: bool) -> int:
         """Take dead or cancelled tasks back; the lock is held.  Returns how many."""
         with self._change:
@@ -552,6 +559,7 @@ class Supervisor:
             self.engine.wake()
             return taken
 
+    @changes
     def pause(self) -> None:
         """Start nothing new, and take back what was sent ahead (contract H1); the lock is held."""
         self.check_alive()
@@ -562,6 +570,7 @@ class Supervisor:
             self._turn(now)  # results may have been read here, of which the loop knows nothing
             self.engine.wake()
 
+    @changes
     def resume(self) -> None:
         """Go on after `pause`; the lock is held."""
         self.check_alive()
@@ -739,6 +748,7 @@ class Supervisor:
                 for listener in listeners:
                     listener(task)  # type: ignore[operator]  # opaque to the core; written by `listen` alone
 
+    @changes
     def orphan(self, task: Task) -> None:
         """Note that a handle of a task has gone; takes no lock for long, so that `__del__` may call it anywhere."""
         # A deque takes no lock.  Whoever holds ours, or the next to do so, lets go of the task; if its
@@ -804,7 +814,7 @@ class _Change:
         # Our own errors are raised before anything is changed.
         if error_type is None or issubclass(error_type, ProcqError):
             self.by = 0
-            if error_type is None and WATCH.pending:
+            if WATCH.pending:
                 raise_pending()
         else:
             self._alarm()  # the loop may be asleep, and must see that all is over
@@ -814,12 +824,6 @@ _TORN: Final = (
     "the queue was interrupted amid a change, say by a signal handler that raised within submit(), and had to be "
     "killed; make a new Queue"
 )
-
-for _method in (
-    Supervisor.submit, Supervisor.cancel, Supervisor.replay, Supervisor.pause, Supervisor.resume, Supervisor.shutdown,
-    Supervisor.look_out,
-):  # fmt: skip
-    changes(_method)
 
 #: How long a thread looks out for the end of a task before it sleeps, in seconds.
 _LOOK_OUT_S: Final = 0.0001

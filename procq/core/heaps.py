@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
 #: Below this many stale entries a rebuild costs more than it frees.
-_SLACK: Final = 64
+SLACK: Final = 64
 
 Item = TypeVar("Item")
 
@@ -74,7 +74,7 @@ class TimerHeap(Generic[Item]):
 
     def _compact(self) -> None:
         """Rebuild the heap once stale entries outnumber live ones."""
-        if len(self._heap) > 2 * len(self._live) + _SLACK:
+        if len(self._heap) > 2 * len(self._live) + SLACK:
             self._heap = [entry for entry in self._heap if self._is_live(entry)]
             heapify(self._heap)
 

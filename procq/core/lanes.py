@@ -2,7 +2,7 @@
 
 Most tasks share their rank with many others (`Strict` has as many ranks as there are priorities in
 use) and come in the order of their sequence numbers.  So the tasks of one rank stand in a lane, a
-plain deque: nothing is compared, and no entry is made for a task.  A task that comes back with an
+plain deque: there is no search, and no entry is made for a task.  A task that comes back with an
 old number mostly belongs to the front of its lane.  What fits neither end, and all that has a rank
 without a lane because there are too many ranks, as with ageing, stands in one heap beside the lanes.
 
@@ -18,10 +18,8 @@ from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from procq.core.heaps import SLACK
 from procq.core.task import Task
-
-#: Below this many stale tasks a rebuild costs more than it frees.
-_SLACK: Final = 64
 
 #: At most so many lanes: people use a handful of priorities, and a lane of one task takes 760 bytes.
 _MOST_LANES: Final = 64
@@ -117,7 +115,7 @@ class _Road:
         task.standing = False
         self.live -= 1
         self.stale += 1
-        if self.stale > _SLACK and self.stale > self.live:
+        if self.stale > SLACK and self.stale > self.live:
             self._rebuild()
 
     def _open_lane(self, task: Task, lane: deque[Task] | None) -> None:
@@ -149,7 +147,7 @@ class _Road:
         """Build everything anew without what is stale."""
         tasks = [task for lane in self.lanes.values() for task in lane]
         tasks += [task for _, _, task in self.beside]
-        tasks.sort(key=_urgency)
+        tasks.sort(key=urgency)
         self.lanes, self.ranks, self.first, self.beside = {}, [], deque(), []
         self.live = self.stale = 0
         for task in tasks:
@@ -231,7 +229,7 @@ class ReadyLanes:
         best = self._common.head()
         if self._heads:
             limited = self._best_limited()
-            if limited is not None and (best is None or _urgency(limited) < _urgency(best)):
+            if limited is not None and (best is None or urgency(limited) < urgency(best)):
                 return limited
         return best
 
@@ -266,7 +264,7 @@ class ReadyLanes:
         road.posted = head
         if head is not None:
             heappush(self._heads, (head.rank, head.seq, road))
-            if len(self._heads) > 4 * len(self._limited) + _SLACK:
+            if len(self._heads) > 4 * len(self._limited) + SLACK:
                 posted = [(at.posted.rank, at.posted.seq, at) for at in self._limited.values() if at.posted is not None]
                 heapify(posted)
                 self._heads = posted
@@ -287,10 +285,10 @@ class ReadyLanes:
             road.check_invariants()
         assert self._limited_live == sum(road.live for road in self._limited.values()), "limited tasks miscounted"
         for name, road in self._limited.items():
-            head = min(road, key=_urgency, default=None) if road.open else None
+            head = min(road, key=urgency, default=None) if road.open else None
             assert road.posted is head, f"{road.posted} is posted for {name}, not {head}"
 
 
-def _urgency(task: Task) -> tuple[float, int]:
+def urgency(task: Task) -> tuple[float, int]:
     """Sort key: the most urgent first (B1)."""
     return task.rank, task.seq

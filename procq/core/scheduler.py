@@ -8,7 +8,7 @@ state is appended to `settled`, which the driver takes after each call.  `next_d
 `advance` must be called next, if nothing else happens before.
 
 Rules: `_move` writes a status and asks the table; `accept`, `start` and `succeed`, which every task
-goes through, write the one move each of them makes, having asked for the state before it.
+goes through, and `_revive` write the one status each of them gives, having asked for the one before.
 `_end_one` is the only door to a terminal state (contract A4); `succeed` is its short form for a task
 that nothing hangs on.  A call that can be wrong checks everything before it changes anything.
 Nothing here reads a clock, draws a number or calls a user's function, backoff callables aside.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from procq.core.heaps import TimerHeap
-from procq.core.lanes import ReadyLanes
+from procq.core.lanes import ReadyLanes, urgency
 from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
@@ -243,13 +243,13 @@ class Scheduler:
         key = (task.rank, task.seq)
         if key > self._ahead_bound:
             return None
-        last = max(self.ahead.values(), key=_urgency, default=None)
-        self._ahead_bound = _MOST_URGENT if last is None else _urgency(last)
+        last = max(self.ahead.values(), key=urgency, default=None)
+        self._ahead_bound = _MOST_URGENT if last is None else urgency(last)
         return last if key < self._ahead_bound else None
 
     def first_ahead(self) -> Task:
         """Return the most urgent task sent ahead; there must be one."""
-        return min(self.ahead.values(), key=_urgency)
+        return min(self.ahead.values(), key=urgency)
 
     def take_back(self, task: Task) -> None:
         """Put a task that was sent ahead and not begun back among the ready ones (B8)."""
@@ -737,11 +737,6 @@ def _illegal(task: Task, status: Status) -> InternalError:
 def _origin_of(dependency: Task) -> str:
     """Return the id of the task where a failure began."""
     return dependency.id if dependency.origin is None else dependency.origin
-
-
-def _urgency(task: Task) -> tuple[float, int]:
-    """Sort key: the most urgent first (B1)."""
-    return task.rank, task.seq
 
 
 def _by_seq(task: Task) -> int:

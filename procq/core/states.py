@@ -2,7 +2,8 @@
 
 Rule: no other module decides whether a move is legal.  `Scheduler._move` consults `MOVES` every
 time; `Scheduler.start` and `Scheduler.succeed` write one move each that is in the table, after a
-look at the state before it; `Scheduler.replay` alone uses `REVIVALS`.
+look at the state before it; `Scheduler.accept` gives the first status, and `Scheduler.replay` gives
+BLOCKED back to what is `UNSUCCESSFUL`, from where `REVIVALS` follows.
 """
 
 from collections.abc import Mapping

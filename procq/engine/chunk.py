@@ -10,18 +10,13 @@ that a worker does not have.
 import os
 
 from procq.engine import attempt
-from procq.payload import dumps, loads
+from procq.payload import PLAIN, dumps, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Final
 
     from procq.outcome import Ended
-
-#: Types whose values nobody can change, so that many of them may share one pickle; exactly these,
-#: as a subclass may hold anything.
-PLAIN: "Final" = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 class Done:
@@ -30,7 +25,8 @@ class Done:
     Attributes:
         values: What they returned; None where one failed.
         sealed: Where the value stands as a pickle of its own.
-        failures: The reports on those that failed; their instants are the chunk's.
+        failures: The reports on those that failed; their instants and pid are for `Results` to fill in,
+            from the chunk's own record.
     """
 
     __slots__ = ("failures", "sealed", "values")

@@ -12,6 +12,7 @@ from tests.contract.log import Log
 
 import procq
 from procq import Status, errors
+from procq.mapping import BYTES_MAX
 
 
 def outcomes(results: Iterator[object]) -> list[object]:
@@ -332,6 +333,16 @@ def test_F2_big_items_are_not_put_together(driver: Driver) -> None:
     assert list(queue.map(tasks.echo, items, chunksize=10)) == items
 
     assert ended(queue) == 30
+
+
+@pytest.mark.parametrize(("size", "items_in_one"), [(20_000, 1), (4_000, 2 * BYTES_MAX // 4_000)])
+def test_F2_nor_are_too_many_that_are_big_together(driver: Driver, size: int, items_in_one: int) -> None:
+    """Also those of a type whose values could share a pickle."""
+    queue = driver.started()
+
+    assert list(queue.map(len, [bytes(size)] * 300, chunksize=300)) == [size] * 300
+
+    assert ended(queue) >= 300 // items_in_one
 
 
 # --- a chunk that ends badly ---

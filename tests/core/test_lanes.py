@@ -89,7 +89,7 @@ class ReadyWithReturns(ReadyAgainstAList):
         self.gone: list[Task] = []
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr("procq.core.lanes._MOST_LANES", 2)
-        self.patch.setattr("procq.core.lanes._SLACK", 2)
+        self.patch.setattr("procq.core.lanes.SLACK", 2)
 
     @rule(data=st.data(), copies=st.integers(1, 4))
     def cancel(self, data: st.DataObject, copies: int) -> None:

@@ -1,5 +1,7 @@
 """What is left of a queue when Ctrl-C broke off a change or its start (contract G2, G4)."""
 
+import ast
+import inspect
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,9 @@ from tests.support.leaks import wait_until
 from tests.support.looking import PATIENCE_S, run_file
 from tests.support.process_tasks import Gate, pass_gate
 
-from procq import Queue
-from procq.errors import EngineError, WorkerStartError
+from procq import Queue, interrupts, task
+from procq.errors import DuplicateTaskError, EngineError, WorkerStartError
+from procq.supervisor import Supervisor
 
 pytestmark = pytest.mark.processes
 
@@ -91,3 +94,30 @@ def test_G4_ctrl_c_amid_a_change_waits_for_its_end(tmp_path: Path) -> None:
 
     assert told.returncode == 0, told.stderr
     assert int(told.stdout) > 10
+
+
+def test_every_method_that_makes_a_change_is_kept_from_interrupts() -> None:
+    """Whoever adds one and forgets the mark would have Ctrl-C tear it."""
+    tree = ast.parse(Path(inspect.getfile(Supervisor)).read_text())
+    (supervisor,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Supervisor")
+    changing = {
+        method.name
+        for method in supervisor.body
+        if isinstance(method, ast.FunctionDef)
+        and any(isinstance(at, ast.Attribute) and at.attr in {"__exit__", "_change"} for at in ast.walk(method))
+        and ("with self._change" in ast.unparse(method) or ".by = get_ident()" in ast.unparse(method))
+    }
+
+    assert len(changing) >= 8
+    assert {name for name in changing if getattr(Supervisor, name).__code__ not in interrupts._CHANGING} == set()
+
+
+def test_an_interrupt_amid_a_change_that_is_refused_is_raised_all_the_same() -> None:
+    queue = Queue(workers=1)
+    queue.submit(task(len, id="one").spec("abc"))
+    interrupts.WATCH.pending = True
+
+    with pytest.raises(KeyboardInterrupt), queue._supervisor.lock, queue._supervisor._change:
+        raise DuplicateTaskError("one", "another")
+    assert not interrupts.WATCH.pending
+    queue.shutdown(mode="kill")

@@ -29,7 +29,8 @@ def no_leaks() -> Iterator[None]:
 
     gc.collect()
     wait_until(lambda: not left_since(before))
-    assert not left_since(before), "the test left something behind"
+    left = left_since(before)
+    assert not left, f"the test left something behind: {left}"
 
 
 def belongings() -> dict[str, set[object]]:

@@ -1,6 +1,7 @@
 """The local engine: spawned workers, driven by one thread that waits in one selector (DESIGN 2, 3).
 
     caller threads --start, send_ahead, take_back, stop--> Channel --> worker
+    caller threads <--results, while they submit or wait (look, look_at)-- workers
     loop thread    <--results, deaths (pidfd), wake-ups, timers-- workers
 
 Who touches what: everything of `LocalEngine` is touched under the host's lock only, by whichever
@@ -255,12 +256,11 @@ class LocalEngine:
     def close(self, *, at_once: bool) -> None:
         """Let all workers go, or kill them."""
         self._closing = True
-        now = time.monotonic()
         for worker in list(self._workers.values()):
             if at_once or worker.state is not State.IDLE:
                 self._kill(worker)
             else:
-                self._let_go(worker, now)
+                self._let_go(worker)
         self.wake()
 
     def step(self, _until: float | None) -> bool:
@@ -270,11 +270,10 @@ class LocalEngine:
     def resize(self, workers: int) -> None:
         """Change how many workers there may be; those too many leave once they are idle."""
         self._staffing.resize(workers)
-        now = time.monotonic()
         for worker in list(self.roomy):
             self._mind_room(worker)
         while self.idle and self._too_many():
-            self._let_go(self.idle[-1], now)
+            self._let_go(self.idle[-1])
         self.wake()
 
     def states(self) -> dict[str, int]:
@@ -410,7 +409,7 @@ class LocalEngine:
         self._staffing.ready()
         self._drop_timer(worker, "start")
         if self._too_many():
-            self._let_go(worker, time.monotonic())
+            self._let_go(worker)
         else:
             worker.state = State.IDLE
             self.idle.append(worker)
@@ -509,7 +508,7 @@ class LocalEngine:
         """Give back what found the pipe full, which a few big packets make it."""
         unsent = worker.empty_outbox()
         is_idle = unsent > len(worker.ahead)
-        worker.depth = max(1, worker.depth // 4)
+        worker.cut_depth()
         self._give_back(worker, min(unsent, len(worker.ahead)))
         if is_idle:  # so it has read all, and yet there is no room
             self._return_running(worker)
@@ -588,7 +587,7 @@ class LocalEngine:
             else:
                 worker.running = None
                 self.roomy.pop(worker, None)
-                self._rest(worker, ended_at)
+                self._rest(worker)
             host.succeeded(attempt, fence, value, (started_at, ended_at, worker.pid, cpu_s, peak_rss_bytes))
         self._tell_begun(worker)
 
@@ -677,21 +676,21 @@ class LocalEngine:
             self._ahead -= 1
             self._tell_begun(worker)
         else:
-            self._rest(worker, at)
+            self._rest(worker)
 
-    def _rest(self, worker: Worker, at: float) -> None:
+    def _rest(self, worker: Worker) -> None:
         """A worker has nothing more to run."""
         if worker.state is not State.BUSY:
             return
         if worker.dropping:  # it has nothing to do but to answer
             self._set_timer(worker, "dropped", time.monotonic() + _TRANSFER_S, self._deaf)
         else:
-            self._to_idle(worker, at)
+            self._to_idle(worker)
 
-    def _to_idle(self, worker: Worker, now: float) -> None:
+    def _to_idle(self, worker: Worker) -> None:
         worker.state = State.IDLE
         if worker.left <= 0 or self._too_many():
-            self._let_go(worker, now)
+            self._let_go(worker)
         else:
             self.idle.append(worker)
 
@@ -768,7 +767,7 @@ class LocalEngine:
             with contextlib.suppress(wire.WireError):  # the pipe is shut: its death will tell
                 if not worker.channel.drop():
                     self._condemn(worker, "there is no room in its pipe")
-        worker.depth = max(1, worker.depth // 4)
+        worker.cut_depth()
         was_running = unsent + revoked > len(worker.ahead)
         self._give_back(worker, min(unsent + revoked, len(worker.ahead)))
         if was_running:
@@ -802,7 +801,7 @@ class LocalEngine:
         if worker.running is not None:
             self._mind_room(worker)
         elif worker.state is State.BUSY:
-            self._to_idle(worker, time.monotonic())
+            self._to_idle(worker)
 
     def _deaf(self, worker: Worker) -> None:
         self._condemn(worker, "it did not answer")
@@ -827,14 +826,14 @@ class LocalEngine:
         self._doomed.append(worker)
         self.wake()
 
-    def _let_go(self, worker: Worker, now: float) -> None:
+    def _let_go(self, worker: Worker) -> None:
         """Tell an idle worker to leave."""
         if worker in self.idle:
             self.idle.remove(worker)
         worker.state = State.LEAVING
         with contextlib.suppress(wire.WireError):
             worker.channel.send(wire.EXIT_FRAME)
-        self._set_timer(worker, "grace", now + _LEAVE_S, self._kill)
+        self._set_timer(worker, "grace", time.monotonic() + _LEAVE_S, self._kill)
 
     # --- deaths --------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class Loop:
     def unwatch(self, fd: int) -> None:
         """Watch a descriptor no more; not watched is fine."""
         if self._handlers.pop(fd, None) is not None:
-            with contextlib.suppress(OSError, KeyError):  # closed already
+            with contextlib.suppress(OSError, KeyError, ValueError):  # closed already, it or the poller
                 self._poller.unregister(fd)
 
     # --- timers --------------------------------------------------------------------------------

@@ -138,6 +138,10 @@ class Worker:
         self.expected_s -= expected_s
         return attempt
 
+    def cut_depth(self) -> None:
+        """Note that too much was sent: less may be ahead until results have come."""
+        self.depth = max(1, self.depth // 4)
+
     def expect_long(self) -> None:
         """Note that `running` has turned out long: how long is unknown."""
         self.expected_s += UNKNOWN_S - self.running_s

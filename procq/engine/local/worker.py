@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-#: Seconds between two progress packets of an attempt; what is said in between is dropped.
+#: Seconds between two progress reports of an attempt; what is said in between is dropped.
 #: A display is redrawn at about this pace, and a loop that reports each step costs nobody much.
 PROGRESS_EVERY_S: "Final" = 0.1
 #: Of attempts shorter than this (seconds) the wall time passes for the CPU time: a reading costs
-#: 0.5 us of the 7 us that a tiny task costs in all, and nobody can read so small an error off a report.
+#: 0.5 us, a noticeable part of a tiny task, and nobody can read so small an error off a report.
 BRIEF_S: "Final" = 0.001
 #: After attempts shorter than this (seconds) the peak of memory is not read again: it costs 12 us.
 MEMORY_BRIEF_S: "Final" = 0.010
