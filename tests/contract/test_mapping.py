@@ -340,7 +340,9 @@ def test_F2_nor_are_too_many_that_are_big_together(driver: Driver, size: int, it
     """Also those of a type whose values could share a pickle."""
     queue = driver.started()
 
-    assert list(queue.map(len, [bytes(size)] * 300, chunksize=300)) == [size] * 300
+    items = [bytes([number % 250]) * size for number in range(300)]  # each an object of its own
+
+    assert list(queue.map(len, items, chunksize=300)) == [size] * 300
 
     assert ended(queue) >= 300 // items_in_one
 
