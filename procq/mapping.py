@@ -245,6 +245,8 @@ class Results(Generic[R]):
         if isinstance(part, Exception):
             self._in_flight -= 1
             try:
+                if isinstance(part, StopIteration):  # it would read as the end of all (as in PEP 479)
+                    raise RuntimeError("an item of the map raised StopIteration") from part  # noqa: TRY004
                 raise part
             finally:
                 del part  # its traceback holds this frame: a cycle

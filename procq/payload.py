@@ -68,14 +68,19 @@ _SESSION = _Session()
 class _Name:
     """A function that travels by its name alone, and where the name leads."""
 
-    __slots__ = ("fn", "head", "name", "namespace")
+    __slots__ = ("fn", "head", "module", "name", "namespace")
 
     def __init__(self, fn: "Callable[..., object]", head: bytes, namespace: "Mapping[str, object]", name: str) -> None:
         self.fn = fn
         #: what its calls without keywords begin with
         self.head = head
+        self.module = sys.modules[fn.__module__]
         self.namespace = namespace
         self.name = name
+
+    def leads_to_it(self) -> bool:
+        """Whether the name still leads to the function."""
+        return self.namespace.get(self.name) is self.fn and sys.modules.get(self.fn.__module__) is self.module
 
 
 #: Known names by function, where calls are pickled, and by pickled function, in a worker.  A name is
@@ -89,7 +94,7 @@ def _name_of(fn: "Callable[..., object]") -> _Name | None:
     if type(fn) not in BY_NAME:
         return None
     known = _names.get(fn)
-    if known is not None and known.namespace.get(known.name) is fn:
+    if known is not None and known.leads_to_it():
         return known
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
@@ -171,7 +176,7 @@ def _load_call(data: bytes) -> "tuple[Callable[..., object], tuple[object, ...],
     end = 3 + data[1] + (data[2] << 8)
     key = bytes(data[3:end])
     known = _named.get(key)
-    if known is not None and known.namespace.get(known.name) is known.fn:
+    if known is not None and known.leads_to_it():
         fn = known.fn
     else:
         fn = loads(key)

@@ -151,7 +151,12 @@ class Supervisor:
             if begun:
                 self._opened = False  # it may be tried again
             raise
-        with self.lock:
+        self._begin()
+
+    @changes
+    def _begin(self) -> None:
+        """Hand out what was submitted before the start."""
+        with self.lock, self._change:
             self._turn(self.engine.now())
             self.engine.wake()
 
@@ -258,6 +263,7 @@ class Supervisor:
                     with self._change:
                         if engine.look_at(task):
                             self._turn(engine.now())
+                            self._leave_to_loop()
                 if task.status in TERMINAL:
                     return True
             if engine.now() > until or not engine.is_imminent(task):
@@ -370,12 +376,7 @@ class Supervisor:
         if self._opened:
             engine.look(now)
             self._dispatch(now)
-            # The loop need not be woken when the caller itself could hand the task to a worker, or
-            # when it waits behind others: only for more workers, and for an instant to wait for.
-            if engine.growing and (scheduler.ready or scheduler.ahead):
-                engine.wake()
-            elif due is not None and (due := scheduler.next_due()) is not None:
-                engine.wake(due)
+            self._leave_to_loop()
         if scheduler.settled:
             self._settle()
         if self._queue_for_room:
@@ -389,6 +390,19 @@ class Supervisor:
             self.scheduler.accept_begun(task, ended, now)
             self._turn(now)
             self.engine.wake()
+
+    def _leave_to_loop(self) -> None:
+        """Wake the loop after a change in a caller's thread, if anything is left for it.
+
+        It need not be woken when the caller itself could hand a task to a worker, or when that waits
+        behind others: only for more workers, and for an instant to wait for, which a report that was
+        read here may have brought as well.
+        """
+        scheduler = self.scheduler
+        if (scheduler.ready or scheduler.ahead) and self.engine.growing:
+            self.engine.wake()
+        elif (scheduler.delayed or scheduler.expiring) and (due := scheduler.next_due()) is not None:
+            self.engine.wake(due)
 
     def wait_for_room(self, size: int, *, block: bool, timeout_s: float | None) -> None:
         """Wait until a task with so many bytes may be submitted; the lock is held before and after.

@@ -193,3 +193,9 @@ def work_before(attempt: int, duration: float) -> str:
     if (procq.current().attempt or 0) < attempt:
         work(duration)
     return "quick"
+
+
+def raise_stop_iteration_if_odd(number: int) -> int:
+    if number % 2:
+        raise StopIteration
+    return number

@@ -203,7 +203,7 @@ def test_D6_the_backoff_of_an_item_follows_its_attempt_in_the_chunk(driver: Driv
         (lambda: SystemExit(3), errors.RemoteError),
         (KeyboardInterrupt, errors.RemoteError),
         (GeneratorExit, errors.RemoteError),
-        (StopIteration, StopIteration),
+        (StopIteration, RuntimeError),  # else it would read as the end of all
     ],
     ids=["Permanent", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration"],
 )
@@ -224,7 +224,7 @@ def test_D3_what_an_item_raises_is_judged_as_ever(
         next(results)
     assert list(results) == [2]
     (letter,) = queue.dead_letters()
-    assert letter.attempts == (2 if kind is StopIteration else 1)
+    assert letter.attempts == (2 if kind is RuntimeError else 1)
 
 
 def test_D7_an_item_may_ask_to_be_called_later(driver: Driver, log: Log) -> None:
@@ -348,6 +348,17 @@ def test_F2_nor_are_too_many_that_are_big_together(driver: Driver, size: int, it
 
 
 # --- a chunk that ends badly ---
+
+
+@pytest.mark.parametrize("chunksize", [1, 4])
+def test_F2_an_item_that_raises_stop_iteration_does_not_end_the_map(driver: Driver, chunksize: int) -> None:
+    results = driver.started().map(tasks.raise_stop_iteration_if_odd, [0, 1, 2, 4], chunksize=chunksize)
+
+    assert next(results) == 0
+    with pytest.raises(RuntimeError, match="StopIteration") as caught:
+        next(results)
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert list(results) == [2, 4]
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -359,3 +359,19 @@ def test_E4_the_result_of_a_task_that_did_not_succeed_cannot_be_taken() -> None:
 
     with pytest.raises(LookupError, match="did not succeed"):
         load_call(data, [b""])
+
+
+def test_C5_a_name_is_used_only_while_its_module_is_the_one_that_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function whose module was thrown away, or imported anew, travels by value."""
+    module = ModuleType("thrown_away")
+    exec("def f():\n    return 1\n", module.__dict__)
+    monkeypatch.setitem(sys.modules, "thrown_away", module)
+    by_name, _ = dump_call(module.f, (), {})
+    anew = ModuleType("thrown_away")
+    exec("def f():\n    return 22\n", anew.__dict__)
+    monkeypatch.setitem(sys.modules, "thrown_away", anew)
+
+    by_value, _ = dump_call(module.f, (), {})
+
+    assert called(by_value) == 1
+    assert called(by_name) == 22

@@ -149,6 +149,38 @@ def test_a_thread_that_waits_for_a_brief_task_hears_its_end_itself(monkeypatch: 
         check_invariants(queue)
 
 
+@pytest.mark.parametrize("way", ["submit", "wait"])
+def test_B3_a_retry_that_a_caller_heard_of_comes_when_it_is_due(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop, which sleeps without end, has not heard of it and must be told."""
+    again = task(tasks.fail_first, max_attempts=2, backoff=0)
+    wakes: list[float | None] = []
+    wake = Loop.wake
+
+    def noted(loop: Loop, by: float | None = None) -> None:
+        wakes.append(by)
+        wake(loop, by)
+
+    queue = Queue(workers=1).start()
+    for number in range(50):
+        queue.submit(again.spec(str(tmp_path / f"{number}"), number)).result(PATIENCE_S)
+    with loop_held_up(queue, monkeypatch), monkeypatch.context() as patch:
+        patch.setattr(Loop, "wake", noted)
+        handle = queue.submit(again.using(backoff=3600).spec(str(tmp_path / "new"), 1))
+        if way == "submit":
+            assert wait_until(lambda: queue.submit(tasks.echo, 0) is not None and bool(handle.history), PATIENCE_S)
+        else:
+            assert wait_until(lambda: hears(queue, handle), PATIENCE_S)
+        assert queue._supervisor.scheduler.next_due() in wakes
+    queue.shutdown(mode="kill")
+
+
+def hears(queue: Queue, handle: Handle[object]) -> bool:
+    queue._supervisor.look_out(task_of(handle))
+    return bool(handle.history)
+
+
 def test_nobody_looks_out_for_a_task_that_may_last(tmp_path: Path) -> None:
     """Neither for one of an unknown type nor for one that waits: a thread that waits for those sleeps."""
     gate = Gate(tmp_path)
