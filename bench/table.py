@@ -204,10 +204,11 @@ def notes(lines: Sequence[Line]) -> Iterator[str]:
 def few_runs(lines: Sequence[Line]) -> Iterator[str]:
     counted = least_disturbed(lines)
     reps = max((line.rep for line in lines), default=0) + 1
+    stopped = {(line.workload, line.subject) for line in lines if line.failed or line.cannot}
     few: dict[tuple[str, int], list[str]] = {}
     for workload, subject in dict.fromkeys((line.workload, line.subject) for line in counted if line.subject in PEERS):
         count = sum((line.workload, line.subject) == (workload, subject) for line in counted)
-        if count < reps:
+        if count < reps and (workload, subject) not in stopped:
             few.setdefault((subject, count), []).append(workload)
     for (subject, count), workloads in few.items():
         runs = "one run" if count == 1 else f"{count} runs"

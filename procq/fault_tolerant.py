@@ -366,5 +366,5 @@ def _in_words(task: Task) -> str:
             stands = "completed"
         case _:
             stands = str(task.status)
-    last = task.history[-1][1] if task.history else None
+    last = task.history[-1][1] if task.history and task.ran is None else None
     return stands if last is None or last.outcome != "lost" else f"{stands} (its lease ran out at {last.ended_at!r})"

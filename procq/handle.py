@@ -9,7 +9,7 @@ import weakref
 from _queue import Empty, SimpleQueue
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Generic, TypeVar, cast, final
+from typing import Any, Final, Generic, TypeVar, cast, final
 
 from procq.core.scheduler import CancelAnswer
 from procq.core.states import TERMINAL, Status
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
+
+#: Reading a member through its class costs as much as a call.
+_SUCCEEDED: Final = Status.SUCCEEDED
 
 
 @final
@@ -174,10 +177,12 @@ class Handle(Generic[R_co]):
             EngineError, InternalError: The queue broke down, so that the task never ends.
             Exception: What the task itself raised, with the worker's traceback as its cause.
         """
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        return cast("R_co", loads(self._task.value or b""))
+        task = self._task
+        if task.status is not _SUCCEEDED:
+            error = self.exception(timeout)
+            if error is not None:
+                raise error
+        return cast("R_co", loads(task.value or b""))
 
     def exception(self, timeout: Duration | None = None) -> BaseException | None:
         """Wait for the task's end and return its error, or None if it succeeded.
@@ -201,7 +206,7 @@ class Handle(Generic[R_co]):
         Raises:
             TimeoutError: The task had not ended in time.
         """
-        if self._task.status not in TERMINAL:
+        if self._task.status not in TERMINAL and not self._supervisor.look_out(self._task):
             wait_for_end(self._supervisor, self._task, _limit(timeout))
 
     def cancel(self) -> CancelAnswer:
@@ -266,8 +271,7 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
     with supervisor.lock:
         if not supervisor.listen(task, arrived.put):
             return
-    if not supervisor.opened and timeout_s is None:
-        logger.warning("waiting for a task of a queue that was not started; call its start(), or use `with`")
+    warn_if_not_started(supervisor, timeout_s)
     ended = False
     try:
         ended = supervisor.wait_for(partial(_get, arrived), partial(_has_ended, supervisor, task), timeout_s)
@@ -279,6 +283,12 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
         hint = "" if supervisor.opened else "; its queue was not started"
         raise TimeoutError(f"task {task.id!r} is still {task.status} after {timeout_s:g} s of waiting{hint}")
     supervisor.check_alive()
+
+
+def warn_if_not_started(supervisor: Supervisor, timeout_s: float | None) -> None:
+    """Warn of a wait without end for a queue that was not started."""
+    if not supervisor.opened and timeout_s is None:
+        logger.warning("waiting for a task of a queue that was not started; call its start(), or use `with`")
 
 
 def _has_ended(supervisor: Supervisor, task: Task) -> bool:
@@ -314,18 +324,13 @@ def as_completed(handles: "Iterable[Handle[R]]", timeout: Duration | None = None
 
 
 def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> "Iterator[Handle[R]]":
-    arrived: SimpleQueue[Task] = SimpleQueue()
-    taken: list[Task] = []
+    arrivals = Arrivals()
     handle_by_task: dict[Task, Handle[R]] = {}
     handles = list(waiting)
     waiting.clear()
     for handle in handles:
-        supervisor, task = supervisor_of(handle), task_of(handle)
-        with supervisor.lock:
-            ended = not supervisor.listen(task, arrived.put)
-        if ended:
-            arrived.put(task)
-        handle_by_task[task] = handle
+        arrivals.expect(handle)
+        handle_by_task[task_of(handle)] = handle
     if not handles:
         return
     supervisor = supervisor_of(handles[0])
@@ -334,31 +339,71 @@ def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> 
     try:
         while handle_by_task:
             left = None if ends_at is None else max(0.0, ends_at - supervisor.engine.now())
-            if arrived.empty():
-                in_time = supervisor.wait_for(
-                    partial(_take, arrived, taken),
-                    lambda: bool(taken) or not arrived.empty() or supervisor.bug is not None,
-                    left,
-                )
-                supervisor.check_alive()
-                if not in_time:
-                    raise TimeoutError(f"{len(handle_by_task)} tasks had not ended after {timeout_s:g} s of waiting")
-            task = taken.pop() if taken else arrived.get_nowait()
+            task = arrivals.take(supervisor, left)
+            if task is None:
+                raise TimeoutError(f"{len(handle_by_task)} tasks had not ended after {timeout_s:g} s of waiting")
             yield handle_by_task.pop(task)
     finally:
-        for task, handle in handle_by_task.items():
-            with supervisor_of(handle).lock:
-                supervisor_of(handle).unlisten(task, arrived.put)
+        for handle in handle_by_task.values():
+            arrivals.forget(handle)
 
 
-def _take(arrived: "SimpleQueue[Task]", taken: "list[Task]", timeout_s: float | None) -> bool:
-    """Wait for an arrival and take it; it must not be put back behind those that came later."""
-    try:
-        task = arrived.get(timeout=timeout_s)
-    except Empty:
-        return False
-    taken.append(task)
-    return True
+@final
+class Arrivals:
+    """The tasks that somebody waits for, in the order of their ends; each costs the same, however many there are.
+
+    For one thread at a time.
+    """
+
+    __slots__ = ("_arrived", "_taken")
+
+    def __init__(self) -> None:
+        self._arrived: SimpleQueue[Task] = SimpleQueue()
+        #: what a wait took out; it must not be put back behind those that came later
+        self._taken: list[Task] = []
+
+    def expect(self, handle: "Handle[Any]") -> None:
+        """Let the handle's task arrive when it ends, at once if it has."""
+        supervisor, task = supervisor_of(handle), task_of(handle)
+        with supervisor.lock:
+            ended = not supervisor.listen(task, self._arrived.put)
+        if ended:
+            self._arrived.put(task)
+
+    def forget(self, handle: "Handle[Any]") -> None:
+        """Take an expectation back."""
+        supervisor = supervisor_of(handle)
+        with supervisor.lock:
+            supervisor.unlisten(task_of(handle), self._arrived.put)
+
+    def put_back(self, task: Task) -> None:
+        """Let a task that was taken come again, as the next one."""
+        self._taken.append(task)
+
+    def take(self, supervisor: Supervisor, timeout_s: float | None) -> Task | None:
+        """Wait for the next arrival; None if there was none in time.
+
+        Raises:
+            EngineError, InternalError: The supervisor failed, so that there never will be.
+        """
+        if not self._taken and self._arrived.empty():
+            came = supervisor.wait_for(
+                self._wait,
+                lambda: bool(self._taken) or not self._arrived.empty() or supervisor.bug is not None,
+                timeout_s,
+            )
+            supervisor.check_alive()
+            if not came:
+                return None
+        return self._taken.pop() if self._taken else self._arrived.get_nowait()
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        try:
+            task = self._arrived.get(timeout=timeout_s)
+        except Empty:
+            return False
+        self._taken.append(task)
+        return True
 
 
 # --- errors ------------------------------------------------------------------------------------
@@ -368,7 +413,7 @@ def error_of(task: Task) -> BaseException | None:
     """Return what `result()` raises for a task, a new object; None if there is no error."""
     ended = task.ended
     if task.status is Status.FAILED and ended is not None:  # None: it is being replayed
-        return _error_of_attempt(task, ended)
+        return error_of_attempt(task, ended)
     if task.status is Status.CANCELLED:
         return _error_of_cancellation(task).located(task.id, None)
     return None
@@ -415,7 +460,8 @@ def _origin(task: Task) -> Task | None:
     return at
 
 
-def _error_of_attempt(task: Task, ended: Ended) -> BaseException:
+def error_of_attempt(task: Task, ended: Ended) -> BaseException:
+    """Return what is raised for an attempt that ended so, a new object."""
     error: TaskError
     match ended.outcome:
         case "timeout":

@@ -11,6 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
+    from typing import TypeAlias
+
+    #: What a worker knows an attempt by: seq, fence, the attempt's number, its deadline, its id in UTF-8.
+    Token: TypeAlias = tuple[int, int, int, float | None, bytes]
 
 
 class Permanent(Exception):  # noqa: N818 - a directive, not a misuse
@@ -50,6 +54,9 @@ class Terminated(BaseException):
     (contract D5).
     """
 
+    #: not an item's own error, and so the end of a whole chunk; also on what inline engines raise
+    ends_attempt = True
+
 
 class Context:
     """Who the running attempt is; outside of one, all None (contract H3).
@@ -86,25 +93,53 @@ class Context:
 
 
 class _Place:
-    """Holds the context of the attempt that runs in this process, one at a time."""
+    """Holds who the attempt is that runs in this process, one at a time."""
 
-    __slots__ = ("context",)
+    __slots__ = ("inner", "made", "make", "nobody", "token")
 
     def __init__(self) -> None:
-        self.context = Context()
+        self.nobody = Context()
+        #: the context that was entered last; above a worker's attempt, in which an inline queue may run
+        self.inner: Context | None = None
+        #: what a worker's attempt is known by, and how its context is made of that
+        self.token: Token | None = None
+        self.make: Callable[[Token], Context] | None = None
+        #: the last token that a context was made of, and the context
+        self.made: tuple[Token | None, Context] = (None, self.nobody)
 
 
-#: Written by `enter` alone.  The one mutable global: a process runs one attempt at a time.
+#: Written by `enter` and by a worker alone.  The one mutable global: a process runs one attempt at a time.
 _PLACE = _Place()
 
 
 def current() -> Context:
     """Return who the running attempt is; outside of one, an empty `Context`.  Never blocks."""
-    return _PLACE.context
+    inner, token = _PLACE.inner, _PLACE.token
+    if inner is not None:
+        return inner
+    if token is None:
+        return _PLACE.nobody
+    # By identity: a thread that outlives its attempt may come here with the token of the one before.
+    made_of, context = _PLACE.made
+    if made_of is not token:
+        assert _PLACE.make is not None, "set with the token"
+        context = _PLACE.make(token)
+        _PLACE.made = (token, context)
+    return context
 
 
-def enter(context: Context) -> Context:
-    """Make `context` what `current()` returns and return the one before; for engines."""
-    before = _PLACE.context
-    _PLACE.context = context
+def enter(context: Context | None) -> Context | None:
+    """Make `context` what `current()` returns and return what was entered before; for engines."""
+    before = _PLACE.inner
+    _PLACE.inner = context
     return before
+
+
+def enter_lazily(make: "Callable[[Token], Context]") -> _Place:
+    """Let `current()` make a context of `token`, which the caller sets on what this returns.
+
+    For a worker: most of its attempts never ask, and to make a context costs 1 us.  It also
+    clears `inner` there, since a task may be cut short in an inline queue of its own.
+    """
+    _PLACE.make = make
+    return _PLACE

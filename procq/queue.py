@@ -10,8 +10,7 @@ import logging
 import sys
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -19,7 +18,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Final,
-    Generic,
     Literal,
     ParamSpec,
     Self,
@@ -37,7 +35,9 @@ from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
 from procq.engine.local.machine import quarter_of_memory, usable_cpus
 from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
-from procq.handle import Handle, TaskResult, as_completed, supervisor_of, task_of
+from procq.handle import Handle, TaskResult, supervisor_of, task_of
+from procq.mapping import ITEMS_MAX, Results, Size as MapSize, Source, alone_because, chunks_of
+from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
@@ -198,6 +198,8 @@ class Queue:
             max_pending_bytes=_checked_byte_bound(max_pending_bytes),
         )
         self._numbers = itertools.count()
+        #: why no items of a `map` may share a task; empty if they may
+        self._alone_because = "" if max_tasks_per_worker is None else "max_tasks_per_worker counts single items"
         self._started_at: float | None = None
         #: what a spec was submitted as; as long as the spec lives, it is a grip on the task
         self._by_spec: weakref.WeakKeyDictionary[TaskSpec[Any], Handle[Any]] = weakref.WeakKeyDictionary()
@@ -324,19 +326,18 @@ class Queue:
             UsageError: This is no function and no spec.
         """
         supervisor = self._supervisor
-        supervisor.check_usable()
         if isinstance(what, TaskSpec):
             return self._submit_spec(what, args, kwargs)
         if isinstance(what, TaskFunction):
             return self._submit_batch([what.spec(*args, **kwargs)])[0]
+        supervisor.check_usable()  # before work is done for nothing; and again under the lock
         type_name = type_of(what)
         payload, inputs = pickle_call(what, args, kwargs, type_name)
         if inputs:
             return self._submit_batch([call_spec(what, args, kwargs)])[0]
         task = Task(f"#{next(self._numbers)}", type_name, payload, DEFAULTS)
         with supervisor.lock:
-            if supervisor.bounded:
-                supervisor.wait_for_room(len(payload), block=True, timeout_s=None)
+            supervisor.wait_for_room(len(payload), block=True, timeout_s=None)
             supervisor.check_usable()
             if task.id in supervisor.scheduler.tasks:
                 task.id = self._free_id()
@@ -384,7 +385,7 @@ class Queue:
         by_spec = self._by_spec
         drafts = draft_all(specs, self._handlers, by_spec.__contains__)
         with supervisor.lock:
-            if drafts and supervisor.bounded:
+            if drafts:
                 size = sum(len(draft.payload) for draft in drafts.values())
                 supervisor.wait_for_room(size, block=block, timeout_s=timeout_s)
             try:
@@ -513,20 +514,29 @@ class Queue:
         fn: "Callable[..., R] | TaskFunction[..., R]",
         *iterables: Iterable[Any],
         ordered: bool = True,
+        chunksize: int | Literal["auto"] = "auto",
         buffersize: int | None = None,
         timeout: Duration | None = None,
     ) -> "Results[R]":
         """Call a function with each item, or each tuple of items, in the workers.
 
-        The first `buffersize` items are submitted at once; then at most so many are read ahead of
-        what was taken.  The iterator raises the error of an item in its place and goes on with the
+        Brief items travel together in chunks, which nobody need notice: each has its own error and
+        its own retries.  Only a crash is shared: the items of a chunk whose worker died run again,
+        each as a task of its own and uncharged, also those that had ended (contract D1).
+
+        Items are read and submitted at once as far as `buffersize` allows, and then as results
+        are taken.  The iterator raises the error of an item in its place and goes on with the
         next; closing it, or letting go of it, cancels what was not taken, also what runs.
 
         Args:
-            fn: A function, or a task function with its options (a timeout for each item, ...).
+            fn: A function, or a task function with its options.  With a `timeout`, a delay or
+                another option that is for one task, or a limit on its type, each item is a task.
             iterables: Its arguments; the shortest one ends it.
             ordered: Results in the order of the items; False: as they come.
-            buffersize: Items in flight; None: 4 for each worker.
+            chunksize: Items in a task at most.  "auto": one as long as they are slow or big, more
+                where many fit into about 2 ms.
+            buffersize: Items in flight at most, from being read until they are taken; None: as
+                many as 4 tasks for each worker have.
             timeout: The longest wait for any one result.
 
         Raises:
@@ -534,9 +544,40 @@ class Queue:
         """
         if not iterables:
             raise UsageError("map() needs at least one iterable")
-        window = 4 * self.workers if buffersize is None else count(buffersize, field="buffersize", least=1)
-        limit_s = None if timeout is None else seconds(timeout, field="timeout")
-        return Results(self, fn, zip(*iterables, strict=False), ordered=ordered, window=window, timeout_s=limit_s)
+        window = None if buffersize is None else count(buffersize, field="buffersize", least=1)
+        fixed = None if chunksize == "auto" else count(chunksize, field="chunksize", least=1)
+        supervisor = self._supervisor
+        alone = self._alone_because or alone_because(fn, supervisor)
+        if fixed is not None and fixed > 1:
+            if alone:
+                raise UsageError(f"chunksize={chunksize}: {alone}, so each is a task of its own; leave chunksize out")
+            if window is not None and window < fixed:
+                raise UsageError(f"buffersize={buffersize}: must be at least chunksize={chunksize}")
+        most = ITEMS_MAX if window is None else max(1, window // (2 * self.workers))
+        return Results(
+            self,
+            supervisor,
+            fn,
+            Source(iterables, supervisor.engine.now),
+            MapSize(fixed, most),
+            ordered=ordered,
+            window=window,
+            workers=self.workers,
+            timeout_s=None if timeout is None else seconds(timeout, field="timeout"),
+            chunks=None if alone or fixed == 1 else chunks_of(fn),
+        )
+
+    def _submit_begun(self, fn: Callable[..., Any], args: tuple[Any, ...], ended: Ended) -> Handle[Any]:
+        """Submit a task whose first attempt was made in a chunk of a `map`."""
+        spec = fn.spec(*args) if isinstance(fn, TaskFunction) else call_spec(fn, args, {})
+        payload, _ = pickle_call(cast("Callable[..., object]", spec.fn), args, {}, spec.type)
+        supervisor = self._supervisor
+        with supervisor.lock:
+            supervisor.check_usable()
+            task = Task(self._free_id(), spec.type, payload, spec.options)
+            handle: Handle[Any] = Handle(supervisor, task)
+            supervisor.submit_begun(task, ended)
+        return handle
 
     # --- commands ------------------------------------------------------------------------------
 
@@ -620,78 +661,6 @@ class Queue:
         """Look at the queue; takes time in proportion to the READY tasks (contract F8)."""
         with self._supervisor.lock:
             return Stats(self._supervisor, self._started_at)
-
-
-@final
-class Results(Generic[R]):
-    """The results of a `map`, one by one; an error is raised in its place and does not end it."""
-
-    def __init__(
-        self,
-        queue: Queue,
-        fn: "Callable[..., R] | TaskFunction[..., R]",
-        items: Iterator[tuple[Any, ...]],
-        *,
-        ordered: bool,
-        window: int,
-        timeout_s: float | None,
-    ) -> None:
-        self._queue = queue
-        self._fn = fn
-        self._items = items
-        self._ordered = ordered
-        self._window = window
-        self._timeout_s = timeout_s
-        #: what was read and not yet taken, in order; an error in the place of an item that has no task
-        self._in_flight: deque[Handle[R] | Exception] = deque()
-        self._fill()
-
-    def __iter__(self) -> "Results[R]":
-        return self
-
-    def __next__(self) -> R:
-        self._fill()
-        if not self._in_flight:
-            raise StopIteration
-        first = self._in_flight[0]
-        if isinstance(first, Exception):
-            self._in_flight.popleft()
-            raise first
-        if self._ordered:
-            handle = first
-            handle.wait(self._timeout_s)
-        else:
-            handle = next(as_completed(self._handles(), self._timeout_s))
-        self._in_flight.remove(handle)
-        return handle.result()
-
-    def _handles(self) -> list[Handle[R]]:
-        """Return the tasks in flight, in order."""
-        return [handle for handle in self._in_flight if isinstance(handle, Handle)]
-
-    def _fill(self) -> None:
-        """Submit items while there is room in flight."""
-        while len(self._in_flight) < self._window:
-            try:
-                item = next(self._items, None)
-                if item is None:
-                    return
-                self._in_flight.append(self._queue.submit(self._fn, *item))
-            except Exception as error:  # noqa: BLE001 - the input's own, or a refusal: raised in its place
-                self._in_flight.append(error)
-
-    def close(self) -> None:
-        """Cancel what was not taken, and read no more items."""
-        self._items = iter(())
-        for handle in reversed(self._handles()):
-            handle.cancel()
-        self._in_flight.clear()
-
-    def __del__(self) -> None:
-        handles = self._handles() if hasattr(self, "_in_flight") else ()
-        if handles:
-            # Not here: this may run anywhere, even while the lock is held by this thread.
-            supervisor_of(handles[0]).cancel_later([task_of(handle) for handle in handles])
 
 
 # --- values ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NoReturn, ParamSpec, TypedDict, TypeVar,
 
 from procq.errors import UsageError
 from procq.outcome import qualified_name
-from procq.payload import placeholder
+from procq.payload import BY_NAME, placeholder, same
 from procq.retry import Backoff, BackoffLike, as_backoff
 from procq.units import Duration, count, seconds
 
@@ -391,6 +391,8 @@ def type_of(fn: Callable[..., object]) -> str:
     Raises:
         UsageError: It cannot be called, or is asynchronous.
     """
+    if type(fn) is FunctionType and not fn.__code__.co_flags & _ASYNC_FLAGS:
+        return fn.__qualname__.replace("<locals>.", "")
     if not callable(fn):
         raise UsageError(f"{fn!r} is no function; submit a function, a task function or a TaskSpec")
     code: CodeType | None = getattr(fn, "__code__", None)
@@ -434,8 +436,8 @@ class TaskFunction(Generic[P, R]):
         """Travel by reference where the module's name leads here, else as the bare function."""
         origin = self._origin
         if origin.fn.__module__ != "__main__" and _lookup(origin.fn) is origin:
-            return origin.fn.__qualname__ if self is origin else (_same, (origin,))
-        return _same, (self.fn,)
+            return origin.fn.__qualname__ if self is origin else (same, (origin,))
+        return same, (self.fn,)
 
     @property
     def type(self) -> str:
@@ -477,6 +479,9 @@ class TaskFunction(Generic[P, R]):
             raise UsageError(f"{self.type}() {error}") from None
 
 
+BY_NAME.add(TaskFunction)
+
+
 def _positional_bounds(fn: Callable[..., object]) -> tuple[int, int]:
     """Return how many positional arguments a plain function needs and takes; (1, 0) if unknown."""
     if not isinstance(fn, FunctionType):
@@ -495,11 +500,6 @@ def _lookup(fn: Callable[..., object]) -> object:
     for part in fn.__qualname__.split("."):
         place = getattr(place, part, None)
     return place
-
-
-def _same(value: object) -> object:
-    """Rebuild a task function as what it wraps; called by pickle in the worker."""
-    return value
 
 
 @overload

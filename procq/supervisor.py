@@ -11,14 +11,15 @@ import os
 import threading
 import weakref
 from _queue import SimpleQueue
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, NoReturn, final
+from typing import Final, Literal, NamedTuple, NoReturn, cast, final
 
 from procq.core.scheduler import CancelAnswer, Scheduler
-from procq.core.states import TERMINAL, WAITING, Status
-from procq.core.task import Task
+from procq.core.states import TERMINAL, Status
+from procq.core.task import Run, Task
 from procq.engine.protocol import Attempt, Engine
 from procq.errors import (
     EngineError,
@@ -29,6 +30,7 @@ from procq.errors import (
     UsageError,
     WorkerStartError,
 )
+from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
 from procq.outcome import Ended
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,8 @@ class Supervisor:
         self.orphans: deque[Task] = deque()
         #: tasks to be cancelled, noted by a `__del__` without the lock
         self._to_cancel: deque[Task] = deque()
+        #: False for ever once work is refused: `check_usable` says why
+        self._accepts = True
         #: set in a forked child, where the workers belong to somebody else
         self.forked = False
         #: set without the lock when the queue was dropped without shutdown
@@ -86,9 +90,16 @@ class Supervisor:
         self.progress: dict[int, tuple[float, float]] = {}
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
+        #: as long as so many bytes of payload are open there is room for more, whatever the bounds
+        self._roomy_bytes: float = 0 if isinstance(max_pending_bytes, int) else SMALL_BYTES
+        if max_pending is not None:
+            self._roomy_bytes = -1
+        elif max_pending_bytes is None:
+            self._roomy_bytes = float("inf")
         #: callers that wait for room, longest first
         self._queue_for_room: deque[threading.Lock] = deque()
         self._opened = False
+        self._is_watched = False
         self._paused = False
         self._mode: Mode | None = None
         self._deadline: float | None = None
@@ -120,11 +131,6 @@ class Supervisor:
         return self._opened or self.scheduler.open > 0
 
     @property
-    def bounded(self) -> bool:
-        """Whether a bound on what waits could be reached."""
-        return self._max_pending is not None or self._max_pending_bytes is not None
-
-    @property
     def closing(self) -> bool:
         """Whether a shutdown has begun."""
         return self._mode is not None
@@ -139,6 +145,8 @@ class Supervisor:
                     return
                 self._opened = begun = True
             self.engine.open(self)
+            self._is_watched = True
+            watch()
         except BaseException:
             if begun:
                 self._opened = False  # it may be tried again
@@ -155,6 +163,8 @@ class Supervisor:
             WorkerStartError: Workers cannot start.
             EngineError, InternalError: As `check_alive`.
         """
+        if self._accepts:
+            return
         if self.forked:
             raise QueueClosedError(_FORKED)
         self.check_alive()
@@ -163,11 +173,13 @@ class Supervisor:
         if self._start_error is not None:
             raise WorkerStartError(self._start_error.message)
 
+    @changes
     def shutdown(self, mode: Mode, timeout_s: float | None) -> ShutdownReport:
         """Begin a shutdown, or make the one under way harsher, and wait for its end."""
         if self.forked:
             return self._report()
         with self.lock:
+            self._accepts = False
             now = self.engine.now()
             if self._mode is None or _HARSHNESS[mode] > _HARSHNESS[self._mode]:
                 self._mode = mode
@@ -176,7 +188,7 @@ class Supervisor:
                 self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
             self._paused = False  # or a drain would never end
             self._free_all_waiting()
-            if self.bug is not None or self._change.is_open:
+            if self.bug is not None or self._change.by:
                 self.engine.alarm()  # everything is killed, and what there was is not to be relied on
             else:
                 with self._change:
@@ -184,6 +196,10 @@ class Supervisor:
         # Not `wake`: Ctrl-C amid an earlier one may have left the loop asleep and taken for awake.
         self.engine.alarm()
         self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
+        with self.lock:
+            is_watched, self._is_watched = self._is_watched, False
+        if is_watched:
+            unwatch()
         if self._last_thread is not None:
             self._last_thread.join()
         self.callbacks.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
@@ -211,13 +227,41 @@ class Supervisor:
         if self.abandoned and not self._opened:
             with self.lock:
                 if not self._opened:
+                    self._accepts = False
                     self._mode = "kill"
                     self._close_unopened(self.engine.now())
 
     def abandon(self) -> None:
         """Kill everything soon; takes no lock, so that `__del__` may call it anywhere."""
         self.abandoned = True
+        self._accepts = False
         self.engine.alarm()
+
+    @changes
+    def look_out(self, task: Task) -> bool:
+        """Look for the end of a task that should come at once, in the thread that waits for it.
+
+        To sleep until the loop has heard of it takes two wake-ups, 15 to 20 us each across cores;
+        with this a round trip takes half as long.  Other tasks are never looked out for.
+
+        Returns:
+            Whether it has ended.
+        """
+        engine = self.engine
+        if not engine.is_imminent(task):
+            return False
+        until = engine.now() + _LOOK_OUT_S
+        while True:
+            os.sched_yield()  # to the worker, if it has to run on this very processor
+            with self.lock:
+                if task.status not in TERMINAL and not self._change.by and self.bug is None:
+                    with self._change:
+                        if engine.look_at(task):
+                            self._turn(engine.now())
+                if task.status in TERMINAL:
+                    return True
+            if engine.now() > until or not engine.is_imminent(task):
+                return False
 
     def wait_for(
         self, wait: Callable[[float | None], object], done: Callable[[], bool], timeout_s: float | None
@@ -296,34 +340,55 @@ class Supervisor:
 
     # --- submitting ----------------------------------------------------------------------------
 
+    @changes
     def submit(self, tasks: Sequence[Task]) -> None:
         """Accept tasks, and start what can start in the caller's thread; the lock is held."""
-        with self._change:
+        # As a `with` would do it, which takes as long as all the rest of it.
+        change = self._change
+        if change.by:
+            raise EngineError(_TORN)
+        change.by = get_ident()
+        try:
             self._submit(tasks)
+        except BaseException as error:
+            change.__exit__(type(error), error, None)
+            raise
+        change.by = 0
+        if WATCH.pending:
+            raise_pending()
 
     def _submit(self, tasks: Sequence[Task]) -> None:
-        now = self.engine.now()
         scheduler = self.scheduler
+        engine = self.engine
+        now = engine.now()
         scheduler.accept(tasks, now)
-        due = scheduler.next_due()
+        due = scheduler.next_due() if scheduler.delayed or scheduler.expiring else None
         if due is not None and due <= now:  # the loop is about to see to it; nothing late may start before
             scheduler.advance(now)
         if self.orphans:
             self._disown_orphans()
-        if not self._opened:
-            self._settle()
-            return
-        self._dispatch(now)
+        if self._opened:
+            engine.look(now)
+            self._dispatch(now)
+            # The loop need not be woken when the caller itself could hand the task to a worker, or
+            # when it waits behind others: only for more workers, and for an instant to wait for.
+            if engine.growing and (scheduler.ready or scheduler.ahead):
+                engine.wake()
+            elif due is not None and (due := scheduler.next_due()) is not None:
+                engine.wake(due)
         if scheduler.settled:
             self._settle()
-        # The loop need not be woken when the caller itself could hand the task to a worker, or
-        # when it waits behind others: only for more workers, and for an instant to wait for.
-        if self.engine.growing and (scheduler.ready or scheduler.ahead):
-            self.engine.wake()
-        elif (due := scheduler.next_due()) is not None:
-            self.engine.wake(due)
         if self._queue_for_room:
             self.let_in()
+
+    @changes
+    def submit_begun(self, task: Task, ended: Ended) -> None:
+        """Accept a task whose first attempt was made within another task; the lock is held."""
+        with self._change:
+            now = self.engine.now()
+            self.scheduler.accept_begun(task, ended, now)
+            self._turn(now)
+            self.engine.wake()
 
     def wait_for_room(self, size: int, *, block: bool, timeout_s: float | None) -> None:
         """Wait until a task with so many bytes may be submitted; the lock is held before and after.
@@ -332,7 +397,7 @@ class Supervisor:
             QueueFullError: There is no room, and the call must not wait (any longer).
             QueueClosedError: Shutdown began meanwhile.
         """
-        if not self._is_full(size):
+        if self.scheduler.open_bytes + size <= self._roomy_bytes or not self._is_full(size):
             return
         if not self._opened:
             raise QueueFullError(f"{self._bound()}, and the queue is not started, so waiting would never end")
@@ -433,19 +498,21 @@ class Supervisor:
             if engine.idle:
                 scheduler.start(task, now)
                 engine.start(task)
-            elif engine.room_ahead and self._may_go_ahead(task):
+            elif engine.roomy and self._may_go_ahead(task):
                 scheduler.send_ahead(task)
                 engine.send_ahead(task)
             elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
                 self._take_back(less_urgent, now)
-                if engine.room_ahead and not self._may_go_ahead(task) and not engine.idle:
+                if engine.roomy and not self._may_go_ahead(task) and not engine.idle:
                     return  # it cannot be sent ahead: the worker that ends first takes it
             else:
                 return
 
     def _may_go_ahead(self, task: Task) -> bool:
         """Whether a task may wait at a busy worker: not if a limit or an expiry could still stop it."""
-        return not self.scheduler.ready.limited(task.type) and task.expires_at is None and self.engine.fits_ahead(task)
+        if task.conditions is not None and task.expires_at is not None:
+            return False
+        return not self.scheduler.ready.limited(task.type) and self.engine.fits_ahead(task)
 
     def _take_back(self, task: Task, now: float) -> None:
         """Take back a task sent ahead; if it has begun, note that."""
@@ -454,6 +521,7 @@ class Supervisor:
 
     # --- commands ------------------------------------------------------------------------------
 
+    @changes
     def cancel(self, task: Task) -> CancelAnswer:
         """Cancel a task (contract F3); the lock is held."""
         self.check_alive()
@@ -477,6 +545,7 @@ class Supervisor:
         self._to_cancel.extend(tasks)
         self.engine.alarm()
 
+    @changes
     def replay(self, tasks: Sequence[Task], *, reset_attempts: bool, with_dependents: bool) -> int:
         """Take dead or cancelled tasks back; the lock is held.  Returns how many."""
         with self._change:
@@ -490,6 +559,7 @@ class Supervisor:
             self.engine.wake()
             return taken
 
+    @changes
     def pause(self) -> None:
         """Start nothing new, and take back what was sent ahead (contract H1); the lock is held."""
         self.check_alive()
@@ -500,6 +570,7 @@ class Supervisor:
             self._turn(now)  # results may have been read here, of which the loop knows nothing
             self.engine.wake()
 
+    @changes
     def resume(self) -> None:
         """Go on after `pause`; the lock is held."""
         self.check_alive()
@@ -525,6 +596,12 @@ class Supervisor:
         if self.progress:
             self.progress.pop(task.seq, None)
         self.scheduler.end(task, fence, ended, ended.ended_at)
+
+    def succeeded(self, attempt: Attempt, fence: int, value: bytes, run: Run) -> None:
+        """An attempt has returned."""
+        if self.progress:
+            self.progress.pop(attempt.seq, None)
+        self.scheduler.succeed(cast("Task", attempt), fence, value, run, run[1])
 
     def returned(self, attempt: Attempt) -> None:
         """An attempt that was started or sent ahead came back without having begun."""
@@ -584,6 +661,7 @@ class Supervisor:
 
     def broken(self, ended: Ended) -> None:
         """Workers cannot start: what waits ends FAILED with the start-up error (D11)."""
+        self._accepts = False
         self._start_error = ended
         self.scheduler.fail_waiting(ended, self.engine.now())
         self._free_all_waiting()
@@ -591,6 +669,7 @@ class Supervisor:
     def failed(self, error: BaseException) -> None:
         """The engine's loop has a bug: wake everybody who waits, to be told so."""
         with self.lock:
+            self._accepts = False
             self.bug = error
             for task in self.scheduler.tasks.values():
                 for listener in task.listeners or ():
@@ -604,7 +683,7 @@ class Supervisor:
         Raises:
             EngineError: One was.
         """
-        if self._change.is_open:
+        if self._change.by:
             raise EngineError(_TORN)
 
     def check_alive(self) -> None:
@@ -661,7 +740,7 @@ class Supervisor:
         for task in settled:
             if task.status not in TERMINAL:
                 continue
-            if task.cause == "shutdown":
+            if task.trouble is not None and task.cause == "shutdown":
                 self._cut.append(task)
             listeners = task.listeners
             if listeners is not None:
@@ -669,6 +748,7 @@ class Supervisor:
                 for listener in listeners:
                     listener(task)  # type: ignore[operator]  # opaque to the core; written by `listen` alone
 
+    @changes
     def orphan(self, task: Task) -> None:
         """Note that a handle of a task has gone; takes no lock for long, so that `__del__` may call it anywhere."""
         # A deque takes no lock.  Whoever holds ours, or the next to do so, lets go of the task; if its
@@ -676,9 +756,9 @@ class Supervisor:
         self.orphans.append(task)
         if task.value is None or len(task.value) < _BIG_BYTES:
             return
-        if not self._change.is_open and self.lock.acquire(blocking=False):
+        if not self._change.by and self.lock.acquire(blocking=False):
             try:
-                if not self._change.is_open:
+                if not self._change.by:
                     with self._change:
                         self._disown_orphans()
             finally:
@@ -695,46 +775,58 @@ class Supervisor:
             elif not isinstance(owner, weakref.ref) or owner() is None:
                 self.scheduler.disown(task)
 
+    @property
+    def changed_by(self) -> int:
+        """The thread that changes the state now, or was broken off amid that; 0: none."""
+        return self._change.by
+
     def waiting(self) -> int:
         """Return how many tasks wait; the lock need not be held for a rough answer."""
-        counts = self.scheduler.counts
-        return sum(counts[status] for status in WAITING)
+        return self.scheduler.open - len(self.scheduler.running)
 
 
 @final
 class _Change:
     """Open while a caller's thread changes the state, and for ever if it was broken off half-way.
 
-    Ctrl-C raises `KeyboardInterrupt` between any two instructions of the main thread.  Amid a
-    submit it would leave a task that runs nowhere, for which a shutdown would wait without end; so
-    whoever takes the lock next looks here, and if a change is open everything is killed.  A flag
-    and no handler of exceptions, because the interrupt may hit that too.
+    A handler of the program's own may raise between any two instructions of the main thread
+    (Python's own is kept from that, see interrupts.py).  Amid a submit it would leave a task that
+    runs nowhere, for which a shutdown would wait without end; so whoever takes the lock next looks
+    here, and if a change is open everything is killed.  A flag and no handler of exceptions,
+    because the interrupt may hit that too.
     """
 
-    __slots__ = ("_alarm", "is_open")
+    __slots__ = ("_alarm", "by")
 
     def __init__(self, alarm: Callable[[], object]) -> None:
-        self.is_open = False
+        #: the thread whose change is open; 0: none is
+        self.by = 0
         self._alarm = alarm
 
     def __enter__(self) -> None:
-        if self.is_open:
+        if self.by:
             raise EngineError(_TORN)
-        self.is_open = True
+        self.by = get_ident()
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # Our own errors are raised before anything is changed.
         if error_type is None or issubclass(error_type, ProcqError):
-            self.is_open = False
+            self.by = 0
+            if WATCH.pending:
+                raise_pending()
         else:
             self._alarm()  # the loop may be asleep, and must see that all is over
 
 
 _TORN: Final = (
-    "the queue was interrupted amid a change, say by Ctrl-C within submit(), and had to be killed; make a new Queue"
+    "the queue was interrupted amid a change, say by a signal handler that raised within submit(), and had to be "
+    "killed; make a new Queue"
 )
+
+#: How long a thread looks out for the end of a task before it sleeps, in seconds.
+_LOOK_OUT_S: Final = 0.0001
 
 #: A result of so many bytes is let go of without delay.
 _BIG_BYTES: Final = 64 * 1024
@@ -847,6 +939,7 @@ def _hook_fork() -> None:
 def _mark_forked() -> None:
     for supervisor in _LIVE:
         supervisor.forked = True
+        supervisor._accepts = False  # noqa: SLF001 - this module's own
         # It may have been held when the process forked, by a thread that is not here.
         supervisor.lock = _LostLock()  # type: ignore[assignment]  # all that is left of it is to refuse
 

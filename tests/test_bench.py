@@ -1,13 +1,13 @@
 """The benchmark's arithmetic, and that its one command runs with nothing but the standard library's pools."""
 
 import json
-import os
 import subprocess
 import sys
 from math import inf
 from pathlib import Path
 
 import pytest
+from tests.support.looking import script_environment
 
 if sys.platform != "linux":
     pytest.skip("the benchmarks read /proc", allow_module_level=True)
@@ -144,7 +144,7 @@ def test_the_command_compares_with_what_python_brings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / "compare.py"), *options.split()],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        env=script_environment(),
         capture_output=True,
         text=True,
         check=False,

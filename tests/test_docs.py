@@ -202,7 +202,7 @@ def moves_of_the_code() -> set[tuple[str, str]]:
 
 
 def test_A3_the_diagram_shows_the_legal_moves_and_no_others() -> None:
-    ends = {("[*]", Status.BLOCKED.name)} | {(status.name, "[*]") for status in TERMINAL}
+    ends = {("[*]", Status.BLOCKED.name), ("[*]", Status.READY.name)} | {(status.name, "[*]") for status in TERMINAL}
 
     assert arrows(text_of("explanation/states.md")) == moves_of_the_code() | ends
 

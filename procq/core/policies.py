@@ -1,7 +1,7 @@
 """In which order ready tasks start (contract B1): one number a task, fixed when it is accepted.
 
 A policy sees a priority and an instant, never a task or a payload, and no clock is read in a
-comparison.  Equal numbers are ordered by the sequence number, which the heaps add.
+comparison.  Equal numbers are ordered by the sequence number, which the lanes add.
 """
 
 from typing import Protocol

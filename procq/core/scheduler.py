@@ -7,25 +7,37 @@ has room, says `start`, and reports how the attempt ended with `end`.  Whatever 
 state is appended to `settled`, which the driver takes after each call.  `next_due()` says when
 `advance` must be called next, if nothing else happens before.
 
-Rules: `_move` is the only writer of a status; `_end_one` is the only door to a terminal state
-(contract A4).  A call that can be wrong checks everything before it changes anything.  Nothing
-here reads a clock, draws a number or calls a user's function, backoff callables aside.
+Rules: `_move` writes a status and asks the table; `accept`, `start` and `succeed`, which every task
+goes through, and `_revive` write the one status each of them gives, having asked for the one before.
+`_end_one` is the only door to a terminal state (contract A4); `succeed` is its short form for a task
+that nothing hangs on.  A call that can be wrong checks everything before it changes anything.
+Nothing here reads a clock, draws a number or calls a user's function, backoff callables aside.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
-from procq.core.heaps import ReadyHeap, TimerHeap
+from procq.core.heaps import TimerHeap
+from procq.core.lanes import ReadyLanes, urgency
 from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
-from procq.core.task import Cause, Task
+from procq.core.task import Cause, Run, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
 from procq.outcome import Ended
 from procq.retry import Backoff
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
+
+#: Read through the class, a member of an enum takes 60 ns each time.
+_BLOCKED: Final = Status.BLOCKED
+_SCHEDULED: Final = Status.SCHEDULED
+_READY: Final = Status.READY
+_RUNNING: Final = Status.RUNNING
+_SUCCEEDED: Final = Status.SUCCEEDED
+_FAILED: Final = Status.FAILED
+_CANCELLED: Final = Status.CANCELLED
 
 #: The key of a task more urgent than all.
 _MOST_URGENT: Final = (float("-inf"), -1)
@@ -63,12 +75,14 @@ class Scheduler:
     ) -> None:
         self._backoff = backoff
         self._draw = draw
-        self._policy: Policy = Strict() if policy is None else policy
+        #: None: `Strict`, whose rank is no more than the negated priority
+        self._policy = None if isinstance(policy, Strict) else policy
         self._retention_limit, self._retention_s = retention
         #: every task that is known, by id
         self.tasks: dict[str, Task] = {}
         #: all and only READY tasks that are not sent ahead
-        self.ready = ReadyHeap(limits or {})
+        self.ready = ReadyLanes(limits or {})
+        self._has_limits = bool(limits)
         #: READY tasks already sent to a busy worker that has not begun them, by sequence number
         self.ahead: dict[int, Task] = {}
         #: nothing in `ahead` is less urgent than this; kept so that a look costs nothing mostly
@@ -85,8 +99,8 @@ class Scheduler:
         self._finished: OrderedDict[int, tuple[Task, float]] = OrderedDict()
         #: tasks that reached a terminal state since the driver last took them
         self.settled: list[Task] = []
-        #: open tasks by status; ended tasks counted even when forgotten
-        self.counts: dict[Status, int] = dict.fromkeys(Status, 0)
+        #: how many tasks ended in which state, those included that are forgotten
+        self._ends: dict[Status, int] = {_SUCCEEDED: 0, _FAILED: 0, _CANCELLED: 0}
         #: tasks that are not in a terminal state, and the bytes of their payloads
         self.open = 0
         self.open_bytes = 0
@@ -97,6 +111,19 @@ class Scheduler:
         #: shutdown cuts the work short: nothing new becomes ready (contract E4, G1)
         self._cutting = False
 
+    @property
+    def counts(self) -> dict[Status, int]:
+        """How many tasks are in which state; ended ones are counted even when forgotten."""
+        ready = len(self.ready) + len(self.ahead)
+        blocked = self.open - ready - len(self.delayed) - len(self.running)
+        return {
+            _BLOCKED: blocked,
+            _SCHEDULED: len(self.delayed),
+            _READY: ready,
+            _RUNNING: len(self.running),
+            **self._ends,
+        }
+
     # --- coming in -----------------------------------------------------------------------------
 
     def accept(self, tasks: Sequence[Task], now: float) -> None:
@@ -105,29 +132,50 @@ class Scheduler:
         Raises:
             DuplicateTaskError: An id is already in use (contract J3, C4).
         """
+        known = self.tasks
         if len(tasks) == 1:
-            if tasks[0].id in self.tasks:
-                raise DuplicateTaskError(tasks[0].id, f"a task of type {self.tasks[tasks[0].id].type!r}")
+            if tasks[0].id in known:
+                raise DuplicateTaskError(tasks[0].id, f"a task of type {known[tasks[0].id].type!r}")
         else:
             self._refuse_duplicates(tasks)
+        policy = self._policy
         for task in tasks:
             task.seq = self._next_seq
             self._next_seq += 1
             task.submitted_at = now
-            task.rank = self._policy.rank(task.rules.priority, now)
-            self.tasks[task.id] = task
-            self.counts[Status.BLOCKED] += 1
+            priority = task.rules.priority
+            task.rank = -priority if policy is None else policy.rank(priority, now)
+            known[task.id] = task
             self.open += 1
             self.open_bytes += len(task.payload)
-            if task.expires_at is not None:
-                if now >= task.expires_at:
-                    self._end(task, Status.CANCELLED, now, cause="expired")
-                    continue
-                self.expiring.set(task.seq, task.expires_at, task, task.seq)
-            if task.depends_on:
-                self._attach(task, now)
+            if task.conditions is None:
+                task.status = _READY  # no move: it begins so
+                self.ready.push(task)
             else:
-                self._release(task, now)
+                self._accept_bound(task, now)
+
+    def _accept_bound(self, task: Task, now: float) -> None:
+        """Take in a task that may have to wait for something, or is late already."""
+        expires_at = task.expires_at
+        if expires_at is not None:
+            if now >= expires_at:
+                self._end(task, _CANCELLED, now, cause="expired")
+                return
+            self.expiring.set(task.seq, expires_at, task, task.seq)
+        self._attach(task, now)
+
+    def accept_begun(self, task: Task, ended: Ended, now: float) -> None:
+        """Take in a task whose first attempt was made within another task, and judge that attempt.
+
+        Raises:
+            DuplicateTaskError: Its id is already in use.
+        """
+        self.accept((task,), now)
+        # As if it had been sent ahead: it need not be the most urgent.
+        self.ready.discard(task)
+        self.ahead[task.seq] = task
+        self.start(task, ended.started_at)
+        self.end(task, task.fence, ended, now)
 
     def _refuse_duplicates(self, tasks: Sequence[Task]) -> None:
         seen: set[str] = set()
@@ -138,37 +186,42 @@ class Scheduler:
 
     def _attach(self, task: Task, now: float) -> None:
         """Make a BLOCKED task wait for its dependencies, or end or release it if none is open."""
+        conditions = task.conditions
+        if conditions is None or not conditions.depends_on:
+            self._release(task, now)
+            return
         needs_success = task.rules.run_if == "success"
-        task.unmet = 0
-        for dependency in task.depends_on:
+        conditions.unmet = 0
+        for dependency in conditions.depends_on:
             if needs_success and dependency.status in UNSUCCESSFUL:
                 _remember_cut(dependency, (task,))
-                self._end(task, Status.CANCELLED, now, cause=_cause_after(dependency), origin=_origin_of(dependency))
+                self._end(task, _CANCELLED, now, cause=_cause_after(dependency), origin=_origin_of(dependency))
                 return
-        for dependency in task.depends_on:
-            if dependency.status is Status.SUCCEEDED:
+        for dependency in conditions.depends_on:
+            if dependency.status is _SUCCEEDED:
                 continue
             if dependency.status not in TERMINAL:
-                task.unmet += 1
+                conditions.unmet += 1
             # Also with one that has ended: should it come back, it is waited for again.
             if dependency.dependents is None:
                 dependency.dependents = [task]
             else:
                 dependency.dependents.append(task)
-        if task.unmet:
+        if conditions.unmet:
             return
         if _is_needed(task):
             self._release(task, now)
         else:
-            self._end(task, Status.CANCELLED, now, cause="not needed")
+            self._end(task, _CANCELLED, now, cause="not needed")
 
     def _release(self, task: Task, now: float) -> None:
         """Let a task wait for its instant, or make it ready."""
-        if task.due is not None and now < task.due:
-            self._move(task, Status.SCHEDULED)
-            self.delayed.set(task.seq, task.due, task, task.seq)
+        due = None if task.conditions is None else task.conditions.due
+        if due is not None and now < due:
+            self._move(task, _SCHEDULED)
+            self.delayed.set(task.seq, due, task, task.seq)
         else:
-            self._move(task, Status.READY)
+            self._move(task, _READY)
             self.ready.push(task)
 
     # --- what runs next ------------------------------------------------------------------------
@@ -182,20 +235,21 @@ class Scheduler:
         self.ready.pop(task)
         self.ahead[task.seq] = task
         key = (task.rank, task.seq)
-        self._ahead_bound = max(self._ahead_bound, key)
+        if key > self._ahead_bound:  # noqa: PLR1730 - `max` takes twice as long
+            self._ahead_bound = key
 
     def overtaken_by(self, task: Task) -> Task | None:
         """Return the least urgent task sent ahead, if it is less urgent than `task` (B8)."""
         key = (task.rank, task.seq)
         if key > self._ahead_bound:
             return None
-        last = max(self.ahead.values(), key=_urgency, default=None)
-        self._ahead_bound = _MOST_URGENT if last is None else _urgency(last)
+        last = max(self.ahead.values(), key=urgency, default=None)
+        self._ahead_bound = _MOST_URGENT if last is None else urgency(last)
         return last if key < self._ahead_bound else None
 
     def first_ahead(self) -> Task:
         """Return the most urgent task sent ahead; there must be one."""
-        return min(self.ahead.values(), key=_urgency)
+        return min(self.ahead.values(), key=urgency)
 
     def take_back(self, task: Task) -> None:
         """Put a task that was sent ahead and not begun back among the ready ones (B8)."""
@@ -204,18 +258,25 @@ class Scheduler:
 
     def start(self, task: Task, now: float) -> None:
         """Begin the next attempt of the task `next_ready` returned, or of one sent ahead."""
-        self._move(task, Status.RUNNING)
-        if task.entry is not None:
+        if task.status is not _READY:
+            raise _illegal(task, _RUNNING)
+        if task.standing:
             self.ready.pop(task)
         else:
             del self.ahead[task.seq]
-        self.ready.take(task.type)
+        task.status = _RUNNING
+        if self._has_limits:
+            self.ready.take(task.type)
         self.running[task.seq] = task
+        self._begin(task, now)
+
+    def _begin(self, task: Task, started_at: float) -> None:
+        """Number the attempt that begins, and note when."""
         task.fence += 1
-        task.started_at = now
+        task.started_at = started_at
         if task.first_started_at is None:
-            task.first_started_at = now
-            if task.expires_at is not None:
+            task.first_started_at = started_at
+            if task.conditions is not None and task.expires_at is not None:
                 self.expiring.discard(task.seq)
 
     def put_back(self, task: Task, now: float) -> None:
@@ -223,14 +284,15 @@ class Scheduler:
         del self.running[task.seq]
         self.ready.release(task.type)
         if self._cutting:
-            self._end(task, Status.CANCELLED, now, cause="shutdown")
+            self._end(task, _CANCELLED, now, cause="shutdown")
             return
         task.started_at = None
         if not task.history:
             task.first_started_at = None
-            if task.expires_at is not None:
-                self.expiring.set(task.seq, task.expires_at, task, task.seq)
-        self._move(task, Status.READY)
+            expires_at = task.expires_at
+            if expires_at is not None:
+                self.expiring.set(task.seq, expires_at, task, task.seq)
+        self._move(task, _READY)
         self.ready.push(task)
 
     def next_due(self) -> float | None:
@@ -245,12 +307,53 @@ class Scheduler:
         """Expire what had to start before `now`, then make ready what is due (`now >= due`)."""
         while (late := self.expiring.pop_due(now)) is not None:
             self._leave(late)
-            self._end(late, Status.CANCELLED, now, cause="expired")
+            self._end(late, _CANCELLED, now, cause="expired")
         while (task := self.delayed.pop_due(now)) is not None:
-            self._move(task, Status.READY)
+            self._move(task, _READY)
             self.ready.push(task)
 
     # --- how attempts end ----------------------------------------------------------------------
+
+    def succeed(self, task: Task, fence: int, value: bytes | None, run: Run, now: float) -> bool:
+        """Note that an attempt returned: `end` for the outcome "ok", and more.
+
+        It may also be the next attempt of a task that was sent ahead: then it began and ended since
+        the driver last looked, and passes through RUNNING on the way.
+
+        Args:
+            task: The task.
+            fence: Names the attempt: how often the task had been started with it.
+            value: The pickled result.
+            run: When and where it ran.
+            now: The instant of the call.
+
+        Returns:
+            False if the report is late: that attempt is not the current one (D1).
+        """
+        if task.status is _RUNNING and task.fence == fence:
+            del self.running[task.seq]
+            if self._has_limits:
+                self.ready.release(task.type)
+        elif task.fence + 1 == fence and task.seq in self.ahead:
+            del self.ahead[task.seq]  # what it would take of a limit it has given back
+            task.status = _RUNNING
+            self._begin(task, run[0])
+        else:
+            self.dropped_late += 1
+            return False
+        task.ran = run
+        task.value = value
+        if task.conditions is None and task.dependents is None and task.owner is not None and not task.explicit:
+            # As `_end` would have it, for a task that nothing hangs on.
+            task.status = _SUCCEEDED
+            self._ends[_SUCCEEDED] += 1
+            self.open -= 1
+            self.open_bytes -= len(task.payload)
+            task.payload = b""
+            self.settled.append(task)
+        else:
+            self._end(task, _SUCCEEDED, now)
+        return True
 
     def end(self, task: Task, fence: int, ended: Ended, now: float) -> bool:
         """Judge the report on an attempt (contract D3): success, retry, failure or cancellation.
@@ -258,20 +361,21 @@ class Scheduler:
         Returns:
             False if the report is late: that attempt is not the current one (D1).
         """
-        if task.fence != fence or task.status is not Status.RUNNING:
+        if task.fence != fence or task.status is not _RUNNING:
             self.dropped_late += 1
             return False
-        del self.running[task.seq]
-        self.ready.release(task.type)
-        if task.history is None:
-            task.history = [(task.failures + 1, ended)]
-        else:
-            task.history.append((task.failures + 1, ended))
         if ended.outcome == "ok":
-            task.value = ended.value
-            self._end(task, Status.SUCCEEDED, now)
-        elif ended.outcome == "cancelled":
-            self._end(task, Status.CANCELLED, now, cause="cancelled")
+            run = (ended.started_at, ended.ended_at, ended.pid, ended.cpu_s, ended.peak_rss_bytes)
+            return self.succeed(task, fence, ended.value, run, now)
+        del self.running[task.seq]
+        if self._has_limits:
+            self.ready.release(task.type)
+        trouble = task.in_trouble()
+        if trouble.history is None:
+            trouble.history = []
+        trouble.history.append((task.attempt, ended))
+        if ended.outcome == "cancelled":
+            self._end(task, _CANCELLED, now, cause="cancelled")
         else:
             self._judge_failure(task, ended, now)
         return True
@@ -324,20 +428,20 @@ class Scheduler:
     def _retry(self, task: Task, delay_s: float, now: float) -> None:
         """Put a task back; when shutdown cuts the work short, cancel it instead (G1, G2)."""
         if self._cutting:
-            self._end(task, Status.CANCELLED, now, cause="shutdown")
+            self._end(task, _CANCELLED, now, cause="shutdown")
             return
         self.retries += 1
         if delay_s > 0:
-            self._move(task, Status.SCHEDULED)
+            self._move(task, _SCHEDULED)
             self.delayed.set(task.seq, now + delay_s, task, task.seq)
         else:
-            self._move(task, Status.READY)
+            self._move(task, _READY)
             self.ready.push(task)
 
     def _fail(self, task: Task, ended: Ended, now: float) -> None:
         """End a task FAILED and keep its dead letter (D7, F6)."""
-        task.ended = ended
-        self._end(task, Status.FAILED, now)
+        task.in_trouble().ended = ended
+        self._end(task, _FAILED, now)
 
     # --- the end of a task ---------------------------------------------------------------------
 
@@ -358,14 +462,16 @@ class Scheduler:
         waiting: list[Task] = []
         cut: list[Task] = []
         for dependent in sorted(dict.fromkeys(ended.dependents or ()), key=_by_seq):
-            if dependent.status is not Status.BLOCKED:
+            if dependent.status is not _BLOCKED:
                 continue
             if self._heard(dependent, ended, now):
                 cut.append(dependent)
-            elif dependent.unmet:
+            elif dependent.status is _BLOCKED:
                 waiting.append(dependent)
-        if ended.status is Status.SUCCEEDED:  # it never comes back
-            ended.dependents = ended.cut = None
+        if ended.status is _SUCCEEDED:  # it never comes back
+            ended.dependents = None
+            if ended.trouble is not None:
+                ended.trouble.cut = None
         else:
             ended.dependents = waiting or None
             _remember_cut(ended, cut)
@@ -373,14 +479,16 @@ class Scheduler:
 
     def _heard(self, dependent: Task, ended: Task, now: float) -> bool:
         """Tell one dependent that a dependency ended; return whether that cancelled it."""
-        if ended.status is not Status.SUCCEEDED and dependent.rules.run_if == "success":
-            self._end_one(dependent, Status.CANCELLED, now, _cause_after(ended), _origin_of(ended))
+        if ended.status is not _SUCCEEDED and dependent.rules.run_if == "success":
+            self._end_one(dependent, _CANCELLED, now, _cause_after(ended), _origin_of(ended))
             return True
-        dependent.unmet -= 1
-        if dependent.unmet:
+        conditions = dependent.conditions
+        assert conditions is not None, f"{dependent} waits for nothing"
+        conditions.unmet -= 1
+        if conditions.unmet:
             return False
         if not _is_needed(dependent):
-            self._end_one(dependent, Status.CANCELLED, now, "not needed", None)
+            self._end_one(dependent, _CANCELLED, now, "not needed", None)
             return True
         self._release(dependent, now)
         return False
@@ -388,21 +496,28 @@ class Scheduler:
     def _end_one(self, task: Task, status: Status, now: float, cause: Cause | None, origin: str | None) -> None:
         """Move a task to a terminal state: the only door (contract A4)."""
         self._move(task, status)
+        self._ends[status] += 1
         self.open -= 1
         self.open_bytes -= len(task.payload)
-        task.cause = cause
-        task.origin = origin
-        if task.expires_at is not None:
+        if cause is not None:
+            trouble = task.in_trouble()
+            trouble.cause = cause
+            trouble.origin = origin
+        conditions = task.conditions
+        if conditions is not None and conditions.expires_at is not None:
             self.expiring.discard(task.seq)
         self.settled.append(task)
-        if status is Status.FAILED:
+        if status is _FAILED:
             for gone in self.letters.add(task, now):
                 self._forget(gone)
             return
-        if status is Status.SUCCEEDED:
-            task.depends_on = task.inputs = ()
-            if not task.explicit:  # with an id it is compared with what is submitted again (C4)
+        if status is _SUCCEEDED:
+            task.inputs = ()
+            if not task.explicit:
+                task.conditions = None
                 task.payload = b""
+            elif conditions is not None:  # it is compared with what is submitted again (C4): `needs` stay
+                conditions.depends_on = ()
         if task.explicit:
             self._finished[task.seq] = (task, now)
             self._prune_finished(now)
@@ -422,10 +537,10 @@ class Scheduler:
         """
         if task.status in TERMINAL:
             return "finished"
-        if task.status is Status.RUNNING:
+        if task.status is _RUNNING:
             return "stopping"
         self._leave(task)
-        self._end(task, Status.CANCELLED, now, cause="cancelled")
+        self._end(task, _CANCELLED, now, cause="cancelled")
         return "cancelled"
 
     def cut_off(self, now: float) -> list[Task]:
@@ -439,7 +554,7 @@ class Scheduler:
         # Dependents first, so that each is cancelled for the shutdown, not for its dependency.
         for task in reversed(waiting):
             self._leave(task)
-            self._end(task, Status.CANCELLED, now, cause="shutdown")
+            self._end(task, _CANCELLED, now, cause="shutdown")
         return waiting
 
     def fail_waiting(self, ended: Ended, now: float) -> None:
@@ -473,7 +588,7 @@ class Scheduler:
         revived = [task]
         if with_dependents:
             for ended in revived:  # grows while it is walked
-                revived += ended.cut or ()
+                revived += ended.cut
             revived.sort(key=_by_seq)  # dependencies were submitted before their dependents
         for one in revived:
             if self.tasks.get(one.id, one) is one:
@@ -488,20 +603,24 @@ class Scheduler:
         if reset_attempts:
             task.failures = 0
             task.first_started_at = None
-        if task.cause in _BY_DEPENDENCY:
+        assert task.ran is None, f"{task} has succeeded"
+        trouble = task.in_trouble()
+        if trouble.cause in _BY_DEPENDENCY:
             for dependency in task.depends_on:
-                if dependency.cut is not None:
-                    dependency.cut.pop(task, None)
-        task.ended = task.cause = task.origin = task.due = task.expires_at = None
-        again = [one for one in dict.fromkeys(task.dependents or ()) if one.status is Status.BLOCKED]
+                if dependency.trouble is not None and dependency.trouble.cut is not None:
+                    dependency.trouble.cut.pop(task, None)
+        trouble.ended = trouble.cause = trouble.origin = None
+        if task.conditions is not None:
+            task.conditions.due = task.conditions.expires_at = None
+        again = [one for one in dict.fromkeys(task.dependents or ()) if one.status is _BLOCKED]
         for dependent in again:
-            dependent.unmet += 1
+            assert dependent.conditions is not None, f"{dependent} waits for nothing"
+            dependent.conditions.unmet += 1
         task.dependents = again or None
         self.open += 1
         self.open_bytes += len(task.payload)
-        self.counts[task.status] -= 1
-        self.counts[Status.BLOCKED] += 1
-        task.status = Status.BLOCKED
+        self._ends[task.status] -= 1
+        task.status = _BLOCKED
         self._attach(task, now)
 
     def purge(self, tasks: Iterable[Task]) -> int:
@@ -552,71 +671,72 @@ class Scheduler:
 
     def _leave(self, task: Task) -> None:
         """Take a waiting task out of the container of its state."""
-        if task.status is Status.READY:
+        if task.status is _READY:
             assert task.seq not in self.ahead, f"{task} must be taken back first"
             self.ready.discard(task)
-        elif task.status is Status.SCHEDULED:
+        elif task.status is _SCHEDULED:
             self.delayed.discard(task.seq)
 
     def _move(self, task: Task, status: Status) -> None:
         """Write a task's status, if the table allows the move (contract A3)."""
-        before = task.status
-        if status not in MOVES[before]:
-            story = "; ".join(f"attempt {record.attempt}: {record.outcome}" for record in task.records())
-            error = InternalError(
-                f"task {task.id!r} cannot move from {before} to {status} "
-                f"(started {task.fence} times; {story or 'no attempt ended'}); please report this"
-            )
-            error.history = task.records()
-            raise error
+        if status not in MOVES[task.status]:
+            raise _illegal(task, status)
         task.status = status
-        counts = self.counts
-        counts[before] -= 1
-        counts[status] += 1
 
     def check_invariants(self) -> None:
         """Assert that every open task is in exactly the container of its state; O(n), for tests."""
         ready = list(self.ready)
-        assert len(ready) == len(self.ready), "ready heap miscounts"
+        self.ready.check_invariants()
+        assert len(ready) == len(self.ready), "ready lanes miscount"
         assert len({task.seq for task in ready}) == len(ready), "a task is ready twice"
         delayed = set(self.delayed)
+        assert not any(task.standing for task in self.ahead.values()), "a task both ready and ahead"
         for task in ready:
-            assert task.status is Status.READY, f"{task} in the ready heap"
+            assert task.status is _READY, f"{task} in the ready lanes"
             assert task.seq not in self.ahead, f"{task} both ready and ahead"
-        assert all(task.status is Status.READY for task in self.ahead.values()), "ahead must be READY"
-        assert all(task.status is Status.SCHEDULED for task in delayed), "delayed must be SCHEDULED"
-        assert all(task.status is Status.RUNNING for task in self.running.values()), "running must be RUNNING"
-        assert all(task.status is Status.FAILED for task in self.letters), "letters must be FAILED"
-        members = {Status.READY: len(ready) + len(self.ahead), Status.SCHEDULED: len(delayed)}
-        members[Status.RUNNING] = len(self.running)
-        blocked = [task for task in self.tasks.values() if task.status is Status.BLOCKED]
-        members[Status.BLOCKED] = len(blocked)
+        assert all(task.status is _READY for task in self.ahead.values()), "ahead must be READY"
+        assert all(task.status is _SCHEDULED for task in delayed), "delayed must be SCHEDULED"
+        assert all(task.status is _RUNNING for task in self.running.values()), "running must be RUNNING"
+        assert all(task.status is _FAILED for task in self.letters), "letters must be FAILED"
+        members = {_READY: len(ready) + len(self.ahead), _SCHEDULED: len(delayed)}
+        members[_RUNNING] = len(self.running)
+        blocked = [task for task in self.tasks.values() if task.status is _BLOCKED]
+        members[_BLOCKED] = len(blocked)
+        counts = self.counts
         for status, number in members.items():
-            assert self.counts[status] == number, f"{status}: counted {self.counts[status]}, held {number}"
+            assert counts[status] == number, f"{status}: counted {counts[status]}, held {number}"
         assert self.open == sum(members.values()), "open tasks miscounted"
         held_bytes = sum(len(task.payload) for task in self.tasks.values() if task.status not in TERMINAL)
         assert self.open_bytes == held_bytes, f"counted {self.open_bytes} bytes, held {held_bytes}"
         for task in blocked:
             waits_for = [dep for dep in task.depends_on if dep.status not in TERMINAL]
-            assert task.unmet == len(waits_for) > 0, f"{task} waits for {task.unmet}, not {len(waits_for)}"
-            unfinished = [dep for dep in task.depends_on if dep.status is not Status.SUCCEEDED]
+            unmet = 0 if task.conditions is None else task.conditions.unmet
+            assert unmet == len(waits_for) > 0, f"{task} waits for {unmet}, not {len(waits_for)}"
+            unfinished = [dep for dep in task.depends_on if dep.status is not _SUCCEEDED]
             assert all(task in (dep.dependents or ()) for dep in unfinished), f"{task} is not told"
         for task in self.tasks.values():
-            for one in task.cut or ():
-                assert one.status is Status.CANCELLED and one.cause in _BY_DEPENDENCY, f"{one} was not cut"  # noqa: PT018
+            for one in task.cut:
+                assert one.status is _CANCELLED and one.cause in _BY_DEPENDENCY, f"{one} was not cut"  # noqa: PT018
                 assert task in one.depends_on, f"{one} does not depend on {task}"
+            assert (task.ran is not None) == (task.status is _SUCCEEDED), f"{task} has run to {task.ran}"
         for task in (*ready, *self.ahead.values(), *delayed, *self.running.values()):
             assert self.tasks.get(task.id) is task, f"{task} is open but not known"
+
+
+def _illegal(task: Task, status: Status) -> InternalError:
+    """Return the error of a move that the table does not allow (contract A3)."""
+    story = "; ".join(f"attempt {record.attempt}: {record.outcome}" for record in task.records())
+    error = InternalError(
+        f"task {task.id!r} cannot move from {task.status} to {status} "
+        f"(started {task.fence} times; {story or 'no attempt ended'}); please report this"
+    )
+    error.history = task.records()
+    return error
 
 
 def _origin_of(dependency: Task) -> str:
     """Return the id of the task where a failure began."""
     return dependency.id if dependency.origin is None else dependency.origin
-
-
-def _urgency(task: Task) -> tuple[float, int]:
-    """Sort key: the most urgent first (B1)."""
-    return task.rank, task.seq
 
 
 def _by_seq(task: Task) -> int:
@@ -639,6 +759,7 @@ def _is_needed(task: Task) -> bool:
 def _remember_cut(dependency: Task, cut: Sequence[Task]) -> None:
     """Note tasks among those that the end of a dependency cancelled, so that a replay finds them (F7)."""
     if cut:
-        if dependency.cut is None:
-            dependency.cut = {}
-        dependency.cut.update(dict.fromkeys(cut))
+        trouble = dependency.in_trouble()
+        if trouble.cut is None:
+            trouble.cut = {}
+        trouble.cut.update(dict.fromkeys(cut))

@@ -1,7 +1,9 @@
 """Where a task can be, and the only moves between those places (contract A2, A3).
 
-Rule: no other module decides whether a move is legal.  `Scheduler._move` is the only writer of
-a task's status and consults `MOVES` every time; `Scheduler.replay` alone uses `REVIVALS`.
+Rule: no other module decides whether a move is legal.  `Scheduler._move` consults `MOVES` every
+time; `Scheduler.start` and `Scheduler.succeed` write one move each that is in the table, after a
+look at the state before it; `Scheduler.accept` gives the first status, and `Scheduler.replay` gives
+BLOCKED back to what is `UNSUCCESSFUL`, from where `REVIVALS` follows.
 """
 
 from collections.abc import Mapping
@@ -15,7 +17,7 @@ class Status(StrEnum):
 
     BLOCKED = "blocked"  #: waits for dependencies; held by their lists of dependents
     SCHEDULED = "scheduled"  #: waits for an instant; in the delayed heap
-    READY = "ready"  #: may start now; in the ready heap, or sent ahead to a busy worker
+    READY = "ready"  #: may start now; in a ready lane, or sent ahead to a busy worker
     RUNNING = "running"  #: the current attempt is on a worker
     SUCCEEDED = "succeeded"  #: terminal: an attempt returned
     FAILED = "failed"  #: terminal: out of attempts, or permanent; kept as a dead letter

@@ -86,8 +86,22 @@ def run(
     Returns:
         The report, with outcome "ok" or "error".  Never raises.
     """
-    if gate is None:
-        gate = Gate()
+    ended = run_lean(call, inputs, clock, Gate() if gate is None else gate)
+    if isinstance(ended, tuple):
+        value, started_at, ended_at = ended
+        return Ended("ok", started_at, ended_at, value=value)
+    return ended
+
+
+def run_lean(
+    call: bytes, inputs: "Sequence[bytes]", clock: "Callable[[], float]", gate: Gate
+) -> "tuple[bytes, float, float] | Ended":
+    """Run one attempt as `run` does, but without an object for the report that nearly all are.
+
+    Returns:
+        The pickled value, started_at and ended_at of a success in which no `Terminated` was
+        raised; else the report.
+    """
     fn: Callable[..., object] | None = None
     value: object = None
     error: BaseException | None = None
@@ -110,14 +124,19 @@ def run(
     ended_at = clock()
     try:
         if error is None:
-            ended = _succeeded(fn, value, started_at, ended_at)
+            data = _result(fn, value, started_at, ended_at)
+            if isinstance(data, Ended):
+                ended = data
+            elif not gate.has_fired:
+                return data, started_at, ended_at
+            else:
+                ended = Ended("ok", started_at, ended_at, value=data)
         elif fn is None:
             ended = _not_loaded(error, started_at, ended_at)
         else:
-            ended = _failed(error, started_at, ended_at)
+            ended = failed(error, started_at, ended_at)
     except BaseException as worse:  # noqa: BLE001 - say, a class whose name cannot be had, or no memory left
-        message = f"the attempt ended in an error that cannot be described: {type(worse).__name__}"
-        ended = Ended("error", started_at, ended_at, error_types=("BaseException",), message=message)
+        ended = _beyond_words(worse, started_at, ended_at)
     finally:
         # An error's traceback holds this frame: a cycle that would keep the task's data alive.
         del error
@@ -129,18 +148,23 @@ def run(
 # --- the three endings -------------------------------------------------------------------------
 
 
-def _succeeded(fn: object, value: object, started_at: float, ended_at: float) -> Ended:
+def _result(fn: object, value: object, started_at: float, ended_at: float) -> bytes | Ended:
+    """Pickle what a task returned; the report, if that cannot be."""
     try:
-        return Ended("ok", started_at, ended_at, value=payload.dumps(value))
+        return payload.dumps(value)
     except BaseException as error:  # noqa: BLE001 - a result's __reduce__ is the task's code too (D9)
-        return Ended(
-            "error",
-            started_at,
-            ended_at,
-            error_types=_PAYLOAD_ERROR_TYPES,
-            message=_unsendable(fn, value, error),
-            permanent=True,
-        )
+        return unsendable(fn, value, error, started_at, ended_at)
+
+
+def unsendable(
+    fn: object, value: object, error: BaseException, started_at: float = 0.0, ended_at: float = 0.0
+) -> Ended:
+    """Report a result that cannot be pickled (contract D9); never raises."""
+    try:
+        message = _unsendable(fn, value, error)
+    except BaseException as worse:  # noqa: BLE001 - a name that cannot be had
+        return _beyond_words(worse, started_at, ended_at)
+    return Ended("error", started_at, ended_at, error_types=_PAYLOAD_ERROR_TYPES, message=message, permanent=True)
 
 
 def _not_loaded(error: BaseException, started_at: float, ended_at: float) -> Ended:
@@ -157,6 +181,19 @@ def _not_loaded(error: BaseException, started_at: float, ended_at: float) -> End
         permanent=True,
         terminated=isinstance(error, Terminated),
     )
+
+
+def failed(error: BaseException, started_at: float = 0.0, ended_at: float = 0.0) -> Ended:
+    """Report an error that a task raised; never raises."""
+    try:
+        return _failed(error, started_at, ended_at)
+    except BaseException as worse:  # noqa: BLE001 - say, a class whose name cannot be had, or no memory left
+        return _beyond_words(worse, started_at, ended_at)
+
+
+def _beyond_words(worse: BaseException, started_at: float, ended_at: float) -> Ended:
+    message = f"the attempt ended in an error that cannot be described: {type(worse).__name__}"
+    return Ended("error", started_at, ended_at, error_types=("BaseException",), message=message)
 
 
 def _failed(error: BaseException, started_at: float, ended_at: float) -> Ended:

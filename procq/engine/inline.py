@@ -62,6 +62,8 @@ class FakeClock:
 class Died(BaseException):
     """Ends a task whose worker is made to die; not to be caught, as little as a death."""
 
+    ends_attempt = True
+
 
 @final
 class _Run:
@@ -126,7 +128,7 @@ class InlineEngine:
 
     manual = True
     #: No worker has anything ahead, and none is ever added.
-    room_ahead = 0
+    roomy = ()
     growing = False
 
     def __init__(
@@ -168,9 +170,9 @@ class InlineEngine:
         self._host = host
 
     @property
-    def idle(self) -> int:
-        """How many attempts could begin at once: one within a step, else none."""
-        return int(self._room and self._run is None)
+    def idle(self) -> tuple[()] | tuple["InlineEngine"]:
+        """Where attempts could begin at once: here within a step, else nowhere."""
+        return (self,) if self._room and self._run is None else ()
 
     def start(self, attempt: Attempt) -> None:
         """Note which attempt the step under way shall run."""
@@ -186,6 +188,17 @@ class InlineEngine:
 
     def foresee(self, backlog: int) -> None:
         """One at a time, however many."""
+
+    def look(self, now: float) -> None:
+        """Nothing happens meanwhile."""
+
+    def is_imminent(self, _attempt: Attempt) -> bool:
+        """No attempt runs by itself."""
+        return False
+
+    def look_at(self, attempt: Attempt) -> bool:
+        """Attempts run by themselves nowhere."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Nothing is held back."""

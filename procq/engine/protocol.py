@@ -5,10 +5,11 @@ retries or graphs.  Unless it says otherwise, everything here is called under th
 queue, by whichever thread holds it, and must not block.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from threading import Lock
 from typing import Literal, Protocol
 
+from procq.core.task import Run
 from procq.outcome import Ended
 
 #: Why an attempt is stopped; also the outcome it then has, unless it finished first.
@@ -58,6 +59,9 @@ class Attempt(Protocol):
     def inputs(self) -> Sequence[Input]:
         """The dependencies whose results it takes, by number."""
 
+    #: for the engine alone: where the attempt is; None: nowhere
+    place: object
+
 
 class Host(Protocol):
     """Whom an engine reports to; it calls these under `lock`."""
@@ -74,6 +78,9 @@ class Host(Protocol):
 
     def ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
         """An attempt has ended."""
+
+    def succeeded(self, attempt: Attempt, fence: int, value: bytes, run: Run) -> None:
+        """An attempt has returned; one that was sent ahead may have begun since the host last heard of it."""
 
     def returned(self, attempt: Attempt) -> None:
         """An attempt that was started or sent ahead has not begun, and never will there."""
@@ -117,21 +124,30 @@ class Engine(Protocol):
         """Learn how many attempts wait in all, before some of them are handed out."""
 
     @property
-    def idle(self) -> int:
-        """How many attempts could begin at once."""
+    def idle(self) -> Sized:
+        """Where attempts could begin at once, a place for each."""
 
     @property
-    def room_ahead(self) -> int:
-        """How many busy workers could be sent an attempt ahead."""
+    def roomy(self) -> Sized:
+        """Where attempts could be sent ahead, to wait behind others."""
 
     def start(self, attempt: Attempt) -> None:
-        """Begin an attempt; only while `idle` is above 0.  Its `fence` is already the new one."""
+        """Begin an attempt; only while something is `idle`.  Its `fence` is already the new one."""
 
     def fits_ahead(self, attempt: Attempt) -> bool:
         """Whether an attempt is small enough to be sent ahead."""
 
     def send_ahead(self, attempt: Attempt) -> None:
-        """Send an attempt to a busy worker; only while `room_ahead` is above 0."""
+        """Send an attempt to a busy worker; only while something is `roomy`."""
+
+    def look(self, now: float) -> None:
+        """Hear in a caller's thread what the engine's own has had no time for; the host is told as ever."""
+
+    def is_imminent(self, attempt: Attempt) -> bool:
+        """Whether an attempt runs that should end at once, so that one may `look_at` it; with or without the lock."""
+
+    def look_at(self, attempt: Attempt) -> bool:
+        """Hear in a caller's thread what there is from where an attempt runs; return whether there was anything."""
 
     def flush(self) -> None:
         """Really send what was started and sent ahead since the last time."""

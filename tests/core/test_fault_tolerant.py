@@ -537,6 +537,18 @@ def test_J5_a_late_call_is_refused_from_the_expiry_instant_on(verb: str, now: fl
     assert queue.status("a") is Status.SCHEDULED, "the expiry itself is a fact, and counts"
 
 
+def test_J5_a_task_that_was_completed_after_a_lease_ran_out_is_just_completed() -> None:
+    queue = made("a", lease=10, cooldown=0)
+    queue.reserve(0)
+    queue.reserve(10)
+    queue.complete("a", 11)
+
+    with pytest.raises(NotReservedError, match="completed") as caught:
+        queue.complete("a", 12)
+
+    assert "lease" not in str(caught.value)
+
+
 def test_J5_just_before_the_expiry_instant_the_call_is_in_time() -> None:
     queue = made("a", lease=10)
     queue.reserve(0)

@@ -84,8 +84,10 @@ def test_F6_a_task_that_dies_again_is_the_newest() -> None:
 def test_F6_a_letter_tells_the_last_error_and_the_whole_history() -> None:
     task = dead(1)
     task.failures = 2
-    task.ended = Ended("error", 3, 4, error_types=("ValueError", "Exception"), message="no")
-    task.history = [(1, Ended("crash", 1, 2, message="gone", signal="SIGKILL")), (2, task.ended)]
+    ended = Ended("error", 3, 4, error_types=("ValueError", "Exception"), message="no")
+    trouble = task.in_trouble()
+    trouble.ended = ended
+    trouble.history = [(1, Ended("crash", 1, 2, message="gone", signal="SIGKILL")), (2, ended)]
 
     letter = letter_of(task, died_at=4)
 
@@ -98,7 +100,7 @@ def test_F6_a_letter_tells_the_last_error_and_the_whole_history() -> None:
 
 def test_F6_a_letter_of_a_death_without_an_error_class_says_so() -> None:
     task = dead(1)
-    task.ended = Ended("timeout", 0, 1, message="ran longer than its timeout of 1 s")
+    task.in_trouble().ended = Ended("timeout", 0, 1, message="ran longer than its timeout of 1 s")
 
     letter = letter_of(task, died_at=1)
 

@@ -6,7 +6,7 @@ import pytest
 from tests.core.hand import PAUSE_S, FixedRules, Hand, RuleArguments
 
 from procq.core.states import Status
-from procq.core.task import Task
+from procq.core.task import AttemptRecord, Task
 from procq.errors import DuplicateTaskError, UnknownTaskError
 from procq.outcome import OUTCOMES, Ended
 from procq.retry import Backoff, as_backoff
@@ -92,6 +92,192 @@ def test_D2_the_history_keeps_each_attempt_with_its_number() -> None:
         (3, "ok"),
     ]
     assert task.attempts == 3
+
+
+# --- D2: an attempt that returned ---------------------------------------------------------------------
+
+RUN = (1.0, 3.0, 4711, 0.5, 1 << 20)
+
+
+def an_end(hand: Hand, how: str) -> Task:
+    """Submit a task, have it succeed in the way that is named, and return it."""
+    task = hand.submit("a", explicit=False)
+    task.owner = True
+    if how == "sent ahead":
+        hand.scheduler.send_ahead(task)
+        assert hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+        return hand.checked(task)
+    hand.scheduler.start(task, 1.0)
+    if how == "running":
+        assert hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+    else:
+        started_at, ended_at, pid, cpu_s, peak_rss_bytes = RUN
+        ended = Ended("ok", started_at, ended_at, value=b"result", pid=pid, cpu_s=cpu_s, peak_rss_bytes=peak_rss_bytes)
+        assert hand.scheduler.end(task, 1, ended, 3.0)
+    return hand.checked(task)
+
+
+@pytest.mark.parametrize("how", ["running", "sent ahead", "told by end"])
+def test_D2_a_success_is_recorded_alike_however_it_is_told(how: str) -> None:
+    hand = Hand()
+
+    task = an_end(hand, how)
+
+    assert (task.status, task.value, task.payload) == (SUCCEEDED, b"result", b"")
+    assert (task.fence, task.attempts, task.started_at, task.first_started_at) == (1, 1, 1.0, 1.0)
+    assert task.records() == (AttemptRecord(1, "ok", 1.0, 3.0, 4711, None, None, 0.5, 1 << 20, None, None, None),)
+    assert hand.settled() == ["a"]
+    assert (hand.scheduler.open, hand.scheduler.open_bytes, hand.scheduler.counts[SUCCEEDED]) == (0, 0, 1)
+
+
+def test_D2_a_success_after_failures_stands_last_in_the_history_with_its_number() -> None:
+    hand = Hand()
+    task = hand.submit("a", max_attempts=3, backoff=as_backoff(0))
+    hand.run("a", "crash")
+    hand.run("a", "interrupted")
+    hand.start()
+
+    assert hand.scheduler.succeed(task, 3, b"result", RUN, 3.0)
+
+    assert [(record.attempt, record.outcome) for record in task.records()] == [
+        (1, "crash"),
+        (2, "interrupted"),
+        (2, "ok"),
+    ]
+
+
+@pytest.mark.parametrize("fence", [0, 1, 3])
+def test_D1_a_task_sent_ahead_succeeds_only_by_its_next_attempt(fence: int) -> None:
+    hand = Hand()
+    task = hand.submit("a")
+    hand.run("a", "interrupted")
+    hand.scheduler.send_ahead(task)
+
+    accepted = hand.scheduler.succeed(task, fence, b"result", RUN, 3.0)
+
+    assert not accepted
+    assert (task.status, task.fence, task.value, task.ran) == (READY, 1, None, None)
+    assert hand.scheduler.dropped_late == 1
+    hand.scheduler.check_invariants()
+    assert hand.scheduler.succeed(task, 2, b"result", RUN, 3.0)
+
+
+def test_D1_a_task_that_was_taken_back_does_not_succeed() -> None:
+    hand = Hand()
+    task = hand.submit("a")
+    hand.scheduler.send_ahead(task)
+    hand.scheduler.take_back(task)
+
+    assert not hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+
+    assert hand.checked(task).status is READY
+    assert hand.start() == "a"
+
+
+def test_D1_an_end_is_not_taken_for_that_of_a_task_sent_ahead() -> None:
+    """`end` is for attempts that the driver saw begin."""
+    hand = Hand()
+    task = hand.submit("a")
+    hand.scheduler.send_ahead(task)
+
+    assert not hand.scheduler.end(task, 1, Ended("ok", 0, 0), 0)
+
+    assert hand.checked(task).status is READY
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("explicit", [False, True])
+def test_E3_a_success_unblocks_dependents_also_from_ahead(*, explicit: bool, is_ahead: bool) -> None:
+    hand = Hand()
+    task = hand.submit("a", explicit=explicit)
+    task.owner = True
+    hand.submit("b", "a")
+    if is_ahead:
+        hand.scheduler.send_ahead(task)
+    else:
+        hand.start()
+
+    hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+
+    hand.scheduler.check_invariants()
+    assert hand.statuses("ab") == [SUCCEEDED, READY]
+
+
+def test_B4_a_success_gives_back_the_place_of_its_type() -> None:
+    hand = Hand(limits={"video": 1})
+    first = hand.submit("v0", type_name="video")
+    hand.submit("v1", type_name="video")
+    hand.start()
+    assert hand.start() is None
+
+    hand.scheduler.succeed(first, 1, b"result", RUN, 3.0)
+
+    assert hand.start() == "v1"
+
+
+def test_B4_a_success_from_ahead_leaves_the_places_of_its_type_as_they_were() -> None:
+    hand = Hand(limits={"video": 1})
+    first = hand.submit("v0", type_name="video")
+    hand.submit("v1", type_name="video")
+    hand.scheduler.send_ahead(first)
+
+    hand.scheduler.succeed(first, 1, b"result", RUN, 3.0)
+
+    assert hand.scheduler.ready.taken("video") == 0
+    assert hand.start() == "v1"
+
+
+def test_C3_a_success_from_ahead_was_a_start_in_time() -> None:
+    hand = Hand()
+    task = hand.submit("a", expires_s=2)
+    hand.scheduler.send_ahead(task)
+
+    hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+    hand.pass_to(5)
+
+    assert task.status is SUCCEEDED
+    assert hand.scheduler.next_due() is None
+
+
+def test_F5_a_success_that_nobody_holds_is_forgotten_and_one_with_an_id_is_kept() -> None:
+    hand = Hand()
+    for task_id, explicit in (("#0", False), ("own", True)):
+        task = hand.submit(task_id, explicit=explicit)
+        hand.start()
+        hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+
+    assert list(hand.scheduler.tasks) == ["own"]
+    assert hand.settled() == ["#0", "own"]
+
+
+def test_F5_a_held_success_with_an_id_is_kept_for_the_retention_and_can_be_compared_until_then() -> None:
+    hand = Hand(retention=(10, 100))
+    task = hand.make("own")
+    task.owner = True
+    task.payload = b"call"
+    hand.scheduler.accept((task,), 0)
+    hand.start()
+
+    hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+
+    assert hand.checked(task).payload == b"call"
+    hand.scheduler.prune(102.9)
+    assert "own" in hand.scheduler.tasks
+    hand.scheduler.prune(103.0)
+    assert "own" not in hand.scheduler.tasks
+
+
+def test_F5_a_held_success_lets_go_of_what_it_needed() -> None:
+    hand = Hand()
+    hand.submit("need")
+    task = hand.submit("a", "need", explicit=False)
+    task.owner = True
+    hand.run("need")
+    hand.start()
+
+    hand.scheduler.succeed(task, 1, b"result", RUN, 3.0)
+
+    assert (task.depends_on, task.inputs) == ((), ())
 
 
 # --- B1, B2: order --------------------------------------------------------------------------------
@@ -771,9 +957,8 @@ def test_E1_a_task_waits_until_all_of_its_dependencies_have_succeeded() -> None:
 
 def test_E1_a_batch_may_depend_on_what_stands_before_it_in_the_batch() -> None:
     hand = Hand()
-    first = hand.make("a")
-    second = hand.make("b")
-    second.depends_on = (first,)
+    first = hand.tasks["a"] = hand.make("a")
+    second = hand.make("b", "a")
 
     hand.scheduler.accept((first, second), 0)
 
@@ -917,9 +1102,8 @@ def test_E4_a_chain_of_ten_thousand_is_cancelled_without_recursion() -> None:
     hand = Hand(retention=(20_000, 1e9))
     tasks = [hand.make("0")]
     for number in range(1, 10_000):
-        task = hand.make(str(number))
-        task.depends_on = (tasks[-1],)
-        tasks.append(task)
+        hand.tasks[tasks[-1].id] = tasks[-1]
+        tasks.append(hand.make(str(number), tasks[-1].id))
     hand.scheduler.accept(tasks, 0)
 
     hand.scheduler.cancel(tasks[0], 0)
@@ -1594,3 +1778,32 @@ def test_the_backoff_protocol_is_met_by_what_users_give() -> None:
     given: list[Backoff] = [as_backoff(1), as_backoff([1, 2]), as_backoff(lambda attempt: attempt)]
 
     assert [backoff.delay(1, 0.0) for backoff in given] == [1, 1, 1]
+
+
+# --- F2: an attempt that was made within another task ---------------------------------------------
+
+
+@pytest.mark.parametrize(("max_attempts", "status"), [(1, FAILED), (2, SCHEDULED)])
+def test_F2_a_first_attempt_made_within_another_task_is_charged_and_judged(max_attempts: int, status: Status) -> None:
+    hand = Hand()
+    urgent = hand.submit("urgent", priority=20)
+    task = hand.make("a", max_attempts=max_attempts)
+
+    hand.now = 5.0
+    hand.scheduler.accept_begun(task, Ended("error", 1.0, 2.0, error_types=ERROR), hand.now)
+
+    assert hand.checked(task).status is status
+    assert (task.failures, task.first_started_at, urgent.status) == (1, 1.0, READY)
+    assert [record.attempt for record in task.records()] == [1]
+    assert hand.scheduler.next_due() == (None if status is FAILED else 5.0 + PAUSE_S)
+    assert (task in hand.scheduler.letters) == (status is FAILED)
+
+
+def test_F2_a_task_begun_elsewhere_is_refused_under_a_used_id() -> None:
+    hand = Hand()
+    hand.submit("a")
+
+    with pytest.raises(DuplicateTaskError):
+        hand.scheduler.accept_begun(hand.make("a"), Ended("error", 0.0, 0.0), hand.now)
+
+    assert hand.start() == "a"

@@ -393,6 +393,26 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         assert self.scheduler.end(entry.task, entry.starts, ended, self.model.now)
         self.model.reported(entry, outcome, permanent=permanent, later=later)
 
+    @precondition(lambda self: self.model.in_status(Status.RUNNING) or any(entry.ahead for entry in self.model.entries))
+    @rule(data=st.data())
+    def succeed(self, data: st.DataObject) -> None:
+        """Have one that runs return, or one that was sent ahead begin and return unseen."""
+        entry = self.draw_entry(
+            data, [entry for entry in self.model.entries if entry.status is Status.RUNNING or entry.ahead]
+        )
+        if entry.ahead:
+            self.model.start(entry)
+        now = self.model.now
+        assert self.scheduler.succeed(entry.task, entry.starts, b"", (now, now, 1, 0.0, 0), now)
+        self.model.reported(entry, "ok", permanent=False, later=None)
+
+    @precondition(lambda self: self.model.entries)
+    @rule(data=st.data())
+    def succeed_late(self, data: st.DataObject) -> None:
+        entry = self.draw_entry(data, self.model.entries)
+        fence = entry.starts - (entry.status is Status.RUNNING)
+        assert not self.scheduler.succeed(entry.task, fence, b"", (0, 0, 1, 0.0, 0), self.model.now)
+
     @precondition(lambda self: self.model.entries)
     @rule(data=st.data(), outcome=st.sampled_from(["ok", "error"]))
     def report_late(self, data: st.DataObject, outcome: str) -> None:

@@ -106,14 +106,52 @@ def test_A3_starting_what_is_not_ready_raises_and_changes_nothing(status: Status
 
 
 @pytest.mark.parametrize(("before", "after"), [pair for pair in PAIRS if pair[1] in MOVES[pair[0]]])
-def test_A3_a_legal_move_is_counted(before: Status, after: Status) -> None:
+def test_A3_a_legal_move_writes_the_status_and_nothing_else(before: Status, after: Status) -> None:
     hand, task = task_that_is(before)
-    counts = dict(hand.scheduler.counts)
+    unchanged = snapshot(hand, task)
 
     hand.scheduler._move(task, after)
 
     assert task.status is after
-    assert hand.scheduler.counts == {**counts, before: counts[before] - 1, after: counts[after] + 1}
+    task.status = before
+    assert snapshot(hand, task) == unchanged
+
+
+def test_A3_the_moves_that_are_written_without_the_table_are_in_it() -> None:
+    """`start` and `succeed` know the state before and after."""
+    assert Status.RUNNING in MOVES[Status.READY]
+    assert Status.SUCCEEDED in MOVES[Status.RUNNING]
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.RUNNING])
+def test_A3_what_does_not_run_cannot_succeed_and_is_not_changed(status: Status) -> None:
+    hand, task = task_that_is(status)
+    unchanged = snapshot(hand, task)
+
+    for fence in (task.fence, task.fence + 1):
+        assert not hand.scheduler.succeed(task, fence, b"result", (0.0, 1.0, None, 0.0, 0), 1.0)
+
+    assert snapshot(hand, task) == unchanged
+    assert hand.scheduler.dropped_late == 2
+
+
+@pytest.mark.parametrize("status", [Status.READY, Status.SCHEDULED, Status.BLOCKED, Status.CANCELLED])
+def test_A2_a_task_enters_in_a_state_that_is_its_own_to_begin_with(status: Status) -> None:
+    """READY at once where nothing is in the way; through BLOCKED otherwise, and seen in it only with dependencies."""
+    hand = Hand()
+    hand.submit("open")
+
+    task = hand.submit(
+        "task",
+        *(["open"] if status is Status.BLOCKED else []),
+        delay_s=5 if status is Status.SCHEDULED else None,
+        expires_s=0 if status is Status.CANCELLED else None,
+    )
+
+    assert task.status is status
+    assert {name: number for name, number in hand.scheduler.counts.items() if number} == (
+        {Status.READY: 2} if status is Status.READY else {Status.READY: 1, status: 1}
+    )
 
 
 def test_A2_terminal_are_the_states_that_only_a_replay_leaves() -> None:

@@ -46,8 +46,8 @@ def test_H4_a_worker_has_a_session_of_its_own_and_the_supervisors_surroundings()
     assert found["cwd"] == str(Path.cwd())
     assert found["sigint_ignored"]
     assert found["stdin"] == os.devnull
-    # Standard streams, five of ours, and the one that the listing itself used.
-    assert len(found["descriptors"]) == 3 + 5 + 1
+    # Standard streams, four of ours, and the one that the listing itself used.
+    assert len(found["descriptors"]) == 3 + 4 + 1
 
 
 def test_H4_signals_blocked_in_the_spawning_thread_are_not_blocked_in_the_worker() -> None:
@@ -124,7 +124,7 @@ def test_a_worker_that_is_dead_before_the_first_word_tells_it_by_its_death(monke
     monkeypatch.setattr(birth, "_BOOT", "raise SystemExit(7)")
     with Driver(await_ready=False) as driver:
         assert driver.death().exit_code == 7
-        assert driver.channel.receive() is None
+        assert driver.channel.receive() == []
         assert driver.channel.hung_up
 
 
@@ -225,7 +225,7 @@ def test_a_death_ends_the_pipes() -> None:
         os.kill(driver.worker.pid, signal.SIGKILL)
         driver.death()
 
-        assert driver.channel.receive() is None
+        assert driver.channel.receive() == []
         assert driver.channel.hung_up
 
 
@@ -396,7 +396,7 @@ def test_a_fork_leaves_the_parents_workers_alone() -> None:
     with Driver() as driver:
         child = os.fork()
         if child == 0:
-            os._exit(any(map(is_open, [driver.worker.pidfd, driver.channel.result_fd])))
+            os._exit(any(map(is_open, [driver.worker.pidfd, driver.channel.stream_fd])))
         _, status = os.waitpid(child, 0)
 
         assert os.waitstatus_to_exitcode(status) == 0, "the child holds nothing of the worker"

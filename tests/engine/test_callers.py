@@ -18,11 +18,13 @@ from typing import Any, Literal
 import pytest
 from tests.support import process_tasks as tasks, surrounding_tasks
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
-from tests.support.looking import PATIENCE_S, check_invariants
+from tests.support.looking import PATIENCE_S, check_invariants, engine_of
 from tests.support.process_tasks import Gate
 
 from procq import Handle, Queue, Status, task
+from procq.engine.local.loop import Events, Loop
 from procq.errors import DuplicateTaskError, QueueClosedError, QueueFullError, TaskCancelled
+from procq.handle import task_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -51,6 +53,29 @@ def threads(number: int, work: Callable[[int], object]) -> Iterator[list[Any]]:
         futures = [pool.submit(work, index) for index in range(number)]
         yield results
         results += [future.result(PATIENCE_S) for future in futures]
+
+
+@contextmanager
+def loop_held_up(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the loop's thread hear nothing meanwhile, as if it did not get the interpreter."""
+    is_held, free = threading.Event(), threading.Event()
+    poll = Loop.poll
+
+    def held_up(loop: Loop, wait_s: float) -> Events:
+        events = poll(loop, wait_s)
+        is_held.set()
+        free.wait(PATIENCE_S)
+        return events
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "poll", held_up)
+        # It sleeps in the true one, which returns; then it comes here.
+        while not is_held.wait(0.001):
+            engine_of(queue).alarm()
+        try:
+            yield
+        finally:
+            free.set()
 
 
 # --- no wake-up is lost ---
@@ -98,6 +123,44 @@ def test_H42_delayed_tasks_run_once_and_never_early_whatever_else_goes_on(tmp_pa
     ran = [line.split(":") for line in log.read_text().split()]
     assert Counter(int(number) for number, _ in ran) == Counter(range(100))
     assert all(float(instant) >= due[int(number)] for number, instant in ran)
+
+
+# --- the caller's thread does the loop's work ---
+
+
+def test_a_thread_that_submits_hears_results_although_the_loop_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that submits without a pause keeps the loop from the interpreter; workers must not idle for that."""
+    with Queue(workers=1) as queue:
+        for handle in [queue.submit(tasks.echo, number) for number in range(50)]:
+            handle.result(PATIENCE_S)
+        with loop_held_up(queue, monkeypatch):
+            handles = [queue.submit(tasks.echo, number) for number in range(500)]
+            assert wait_until(lambda: queue.submit(tasks.echo, 0) is not None and handles[-1].done(), PATIENCE_S)
+        assert [handle.result(PATIENCE_S) for handle in handles] == list(range(500))
+        check_invariants(queue)
+
+
+def test_a_thread_that_waits_for_a_brief_task_hears_its_end_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Queue(workers=1) as queue:
+        for number in range(50):
+            queue.submit(tasks.echo, number).result(PATIENCE_S)
+        with loop_held_up(queue, monkeypatch):
+            assert wait_until(lambda: queue._supervisor.look_out(task_of(queue.submit(tasks.echo, 1))), PATIENCE_S)
+        check_invariants(queue)
+
+
+def test_nobody_looks_out_for_a_task_that_may_last(tmp_path: Path) -> None:
+    """Neither for one of an unknown type nor for one that waits: a thread that waits for those sleeps."""
+    gate = Gate(tmp_path)
+    with Queue(workers=1) as queue:
+        slow = queue.submit(tasks.pass_gate, gate.path)
+        gate.wait_begun()
+        waits = queue.submit(tasks.echo, 1)
+
+        assert not queue._supervisor.look_out(task_of(slow))
+        assert not queue._supervisor.look_out(task_of(waits))
+        gate.open()
+        assert waits.result(PATIENCE_S) == 1
 
 
 # --- submits and shutdowns ---

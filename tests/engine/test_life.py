@@ -151,11 +151,11 @@ def test_D11_an_initializer_that_raises_ends_what_waits_and_says_so(
 
 
 def test_D11_an_initializer_that_takes_too_long() -> None:
-    with Queue(workers=1, initializer=tasks.sleep, initargs=(60,), start_timeout=0.3) as queue:
+    with Queue(workers=1, initializer=tasks.sleep, initargs=(60,), start_timeout=0.1) as queue:
         error = queue.submit(tasks.nothing).exception(PATIENCE_S)
 
         assert isinstance(error, WorkerStartError)
-        assert "not ready within start_timeout=0.3 s" in str(error)
+        assert "not ready within start_timeout=0.1 s" in str(error)
 
 
 @pytest.mark.parametrize(

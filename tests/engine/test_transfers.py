@@ -182,11 +182,11 @@ def test_a_worker_that_is_stopped_amid_its_result_and_continued_has_lost_nothing
 def test_D5_a_big_result_of_an_attempt_that_ended_in_time_may_arrive_later(tmp_path: Path) -> None:
     """The timeout bounds the running time, not how long the result travels."""
     gate = Gate(tmp_path)
-    limited = task(tasks.announced_big, timeout=2)
+    limited = task(tasks.announced_big, timeout=1)
     with Queue(workers=1) as queue:
         handle = queue.submit(limited.spec(gate.path, 50 * MiB))
         pid = stop_amid_result(queue, gate)
-        threading.Event().wait(0.8)  # until it would have been overdue
+        threading.Event().wait(1.1)  # until it would have been overdue
         os.kill(pid, signal.SIGCONT)
 
         assert handle.result(PATIENCE_S) == b"x" * (50 * MiB)
@@ -197,7 +197,7 @@ def test_D5_a_worker_that_never_finishes_its_result_is_overdue_all_the_same(
 ) -> None:
     monkeypatch.setattr(engine, "_TRANSFER_S", 0.2)
     gate = Gate(tmp_path)
-    limited = task(tasks.announced_big, timeout=2)
+    limited = task(tasks.announced_big, timeout=1)
     with Queue(workers=1, kill_grace=0.1) as queue:
         handle = queue.submit(limited.spec(gate.path, 50 * MiB))
         stop_amid_result(queue, gate)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from tests.support.frames import as_object, in_one, read_up, the_task, the_tasks
 
 from procq.engine.local import wire
 from procq.outcome import Ended
@@ -17,13 +18,6 @@ PLAIN = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_si
 BIG = bytes(wire.PACKET_MAX + 1)
 
 
-def the_task(message: wire.DownMessage) -> wire.Task:
-    """Return the only task of a message."""
-    assert isinstance(message, list)
-    (task,) = message
-    return task
-
-
 def packed(*args: Any, **kwargs: Any) -> bytes:  # noqa: ANN401 - those of `pack_task`
     """Pack a task that fits into a packet."""
     frame = wire.pack_task(*args, **kwargs)
@@ -32,8 +26,23 @@ def packed(*args: Any, **kwargs: Any) -> bytes:  # noqa: ANN401 - those of `pack
 
 
 def joined(frame: wire.Frame) -> tuple[bytes, bytes | None]:
-    """Bring a frame to where decoders are: a packet, or head and body."""
+    """Bring a frame down to where its decoder is: a packet, or head and body."""
     return (frame, None) if isinstance(frame, bytes) else (frame[0], b"".join(frame[1:]))
+
+
+def unpacked(data: bytes) -> list[wire.UpMessage]:
+    """Read frames of a worker, all of which must be whole."""
+    messages: list[wire.UpMessage] = []
+    assert wire.unpack_up(data, messages) == len(data)
+    return messages
+
+
+def the_message(frame: wire.Frame) -> wire.OtherMessage:
+    """Read one frame of a worker, in the stream; a big one also as it is read apart from it."""
+    (message,) = read_up(in_one(frame))
+    if isinstance(frame, list):
+        assert type(as_object(wire.unpack_frame(frame[0], frame[1]))) is type(message)
+    return message
 
 
 # --- round trips ---
@@ -71,9 +80,8 @@ def test_a_task_survives(
 def test_several_tasks_in_one_packet_survive_in_their_order(
     parts: list[tuple[tuple[int, int], int, float | None, str, bytes, list[bytes]]],
 ) -> None:
-    tasks = wire.unpack_down(b"".join(packed(*pair, *others) for pair, *others in parts))
+    tasks = the_tasks(wire.unpack_down(b"".join(packed(*pair, *others) for pair, *others in parts)))
 
-    assert isinstance(tasks, list)
     assert [
         ((task.seq, task.fence), task.attempt, task.timeout_s, task.task_id, task.call, list(task.inputs))
         for task in tasks
@@ -114,7 +122,7 @@ def test_a_report_on_an_error_survives(
         peak_rss_bytes=rss,
     )  # fmt: skip
 
-    report = wire.unpack_up(*joined(wire.pack_ended(*pair, ended)))
+    report = the_message(wire.pack_ended(*pair, ended))
 
     assert isinstance(report, wire.Report)
     assert (report.seq, report.fence) == pair
@@ -123,21 +131,39 @@ def test_a_report_on_an_error_survives(
 
 
 @pytest.mark.parametrize("value", [b"", b"value", BIG], ids=["empty", "small", "big"])
-@pytest.mark.parametrize("terminated", [True, False])
-def test_a_report_on_a_success_survives(value: bytes, *, terminated: bool) -> None:
-    ended = Ended("ok", 1.0, 2.5, value=value, terminated=terminated, cpu_s=0.5, peak_rss_bytes=7)
+def test_a_success_in_spite_of_being_asked_to_stop_survives(value: bytes) -> None:
+    ended = Ended("ok", 1.0, 2.5, value=value, terminated=True, cpu_s=0.5, peak_rss_bytes=7)
 
-    report = wire.unpack_up(*joined(wire.pack_ended(1, 2, ended)))
+    report = the_message(wire.pack_ended(1, 2, ended))
 
     assert isinstance(report, wire.Report)
     for part in Ended.__slots__:
         assert getattr(report.ended, part) == getattr(ended, part), part
 
 
+@given(
+    pair=PAIRS, value=st.binary(max_size=99), started_at=st.floats(0, 1e6), took=st.floats(0, 1e6),
+    cpu_s=st.floats(0, 1e6), rss=st.integers(0, 2**40), big=st.booleans(),
+)  # fmt: skip
+def test_a_success_survives(
+    *, pair: tuple[int, int], value: bytes, started_at: float, took: float, cpu_s: float, rss: int, big: bool
+) -> None:
+    success = (*pair, BIG if big else value, started_at, started_at + took, cpu_s, rss)
+
+    frame = wire.pack_success(*success)
+
+    assert isinstance(frame, list) is big
+    assert unpacked(in_one(frame)) == [success]
+    if isinstance(frame, list):
+        message = wire.unpack_frame(*frame)
+        assert message == success
+        assert message[2] is frame[1], "the value is not copied"
+
+
 def test_texts_of_an_error_that_are_no_text_arrive_readable() -> None:
     ended = Ended("error", 0, 0, error_types=("E",), message="lone \udc80", traceback="\ud800")
 
-    report = wire.unpack_up(*joined(wire.pack_ended(1, 1, ended)))
+    report = the_message(wire.pack_ended(1, 1, ended))
 
     assert isinstance(report, wire.Report)
     assert report.ended.message == "lone \\udc80"
@@ -145,16 +171,16 @@ def test_texts_of_an_error_that_are_no_text_arrive_readable() -> None:
 
 
 def test_the_small_messages_survive() -> None:
-    failed = wire.unpack_up(*joined(wire.pack_start_failed(wire.StartFailed("OSError", "no disk", "Traceback"))))
+    failed = the_message(wire.pack_start_failed(wire.StartFailed("OSError", "no disk", "Traceback")))
     assert isinstance(failed, wire.StartFailed)
     assert (failed.error_type, failed.message, failed.traceback) == ("OSError", "no disk", "Traceback")
 
-    progress = wire.unpack_up(wire.pack_progress(5, 6, 0.5, 2.0))
+    progress = the_message(wire.pack_progress(5, 6, 0.5, 2.0))
     assert isinstance(progress, wire.Progress)
     assert (progress.seq, progress.fence, progress.done, progress.total) == (5, 6, 0.5, 2.0)
 
-    assert isinstance(wire.unpack_up(wire.READY_FRAME), wire.Ready)
-    assert isinstance(wire.unpack_up(wire.DROPPED_FRAME), wire.Dropped)
+    assert isinstance(the_message(wire.READY_FRAME), wire.Ready)
+    assert isinstance(the_message(wire.DROPPED_FRAME), wire.Dropped)
     assert isinstance(wire.unpack_down(wire.DROP_FRAME), wire.Drop)
     assert isinstance(wire.unpack_down(wire.EXIT_FRAME), wire.Leave)
 
@@ -163,10 +189,31 @@ def test_a_big_failure_to_start_survives() -> None:
     frame = wire.pack_start_failed(wire.StartFailed("OSError", "x" * wire.PACKET_MAX, ""))
     assert isinstance(frame, list)
 
-    failed = wire.unpack_up(*joined(frame))
+    failed = the_message(frame)
 
     assert isinstance(failed, wire.StartFailed)
     assert len(failed.message) == wire.PACKET_MAX
+
+
+@given(st.lists(st.sampled_from(range(6)), max_size=12), st.data())
+def test_frames_behind_each_other_are_read_in_their_order_wherever_they_are_cut(
+    kinds: list[int], data: st.DataObject
+) -> None:
+    """A read of the stream may end anywhere; what is not whole waits for the next."""
+    stream = b"".join(VALID_UP[kind] for kind in kinds)
+    expected = [type(as_object(unpacked(VALID_UP[kind])[0])) for kind in kinds]
+    cut = data.draw(st.integers(0, len(stream)))
+
+    messages: list[wire.UpMessage] = []
+    read = wire.unpack_up(stream[:cut], messages)
+    rest = stream[read:]
+
+    assert read <= cut
+    assert not messages or read == len(b"".join(VALID_UP[kind] for kind in kinds[: len(messages)]))
+    assert [type(as_object(message)) for message in messages + unpacked(rest)] == expected
+    if read < cut:
+        sizes = wire.frame_sizes(stream[read:cut])
+        assert sizes is None or sum(sizes) == len(VALID_UP[kinds[len(messages)]])
 
 
 def test_an_announcement_tells_what_follows() -> None:
@@ -190,15 +237,16 @@ VALID_DOWN = [
     wire.announce([packed(1, 2, 3, 4.0, "id", b""), b"call"]),
 ]
 VALID_UP = [
-    wire.pack_ended(1, 2, Ended("ok", 1.0, 2.0, value=b"value")),
-    wire.pack_ended(
-        1, 2, Ended("error", 1.0, 2.0, error_types=("A", "B"), message="m", traceback="t", retry_after_s=1)
+    in_one(wire.pack_success(1, 2, b"value", 1.0, 2.0, 0.5, 7)),
+    in_one(
+        wire.pack_ended(
+            1, 2, Ended("error", 1.0, 2.0, error_types=("A", "B"), message="m", traceback="t", retry_after_s=1)
+        )
     ),
-    wire.pack_start_failed(wire.StartFailed("a", "b", "c")),
+    in_one(wire.pack_start_failed(wire.StartFailed("a", "b", "c"))),
     wire.pack_progress(1, 2, 3.0, 4.0),
     wire.READY_FRAME,
     wire.DROPPED_FRAME,
-    wire.announce([wire.READY_FRAME, b"body"]),
 ]
 #: Several in one packet; cut where one ends it is a message of those before.
 TOGETHER = [
@@ -211,11 +259,21 @@ HEAD_SIZE = len(packed(1, 1, 1, None, "", b""))
 
 def decode_both(head: bytes, body: bytes | None) -> None:
     """Any other error than `WireError` fails the test that calls this."""
-    for decode in (wire.unpack_down, wire.unpack_up):
-        try:
-            decode(head, body)
-        except wire.WireError as error:
-            assert str(error)  # noqa: PT017 - whether it is raised is the decoder's choice here
+    try:
+        wire.unpack_down(head, body)
+    except wire.WireError as error:
+        assert str(error)  # noqa: PT017 - whether it is raised is the decoder's choice here
+    messages: list[wire.UpMessage] = []
+    try:
+        read = wire.unpack_up(head, messages)
+        assert 0 <= read <= len(head)
+        assert messages or not read
+    except wire.WireError as error:
+        assert str(error)  # noqa: PT017
+    try:
+        wire.unpack_frame(head, body or b"")
+    except wire.WireError as error:
+        assert str(error)  # noqa: PT017
 
 
 @given(st.binary(max_size=200), st.none() | st.binary(max_size=50))
@@ -225,7 +283,8 @@ def test_random_bytes_are_a_message_or_a_wire_error(head: bytes, body: bytes | N
 
 @given(st.integers(0, 255), st.binary(max_size=200), st.none() | st.binary(max_size=50))
 def test_random_bytes_of_a_known_kind_are_a_message_or_a_wire_error(kind: int, rest: bytes, body: bytes | None) -> None:
-    decode_both(bytes([kind % 12]) + rest, body)
+    decode_both(bytes([kind % 13]) + rest, body)
+    decode_both(bytes([kind % 13, 0, 0, 0]) + rest, body)
 
 
 @given(st.sampled_from([*VALID_DOWN, *VALID_UP, b"".join(TOGETHER)]), st.data())
@@ -243,12 +302,32 @@ def test_a_damaged_message_is_a_message_or_a_wire_error(frame: wire.Frame, data:
     decode_both(bytes(damaged) + b"tail", None)
 
 
-@pytest.mark.parametrize("frame", VALID_DOWN + VALID_UP)
+@pytest.mark.parametrize("frame", VALID_DOWN)
 def test_every_truncation_is_refused(frame: bytes) -> None:
-    decode = wire.unpack_down if frame in VALID_DOWN else wire.unpack_up
     for size in range(len(frame)):
         with pytest.raises(wire.WireError):
-            decode(frame[:size])
+            wire.unpack_down(frame[:size])
+
+
+@pytest.mark.parametrize("frame", VALID_UP)
+def test_every_truncation_of_what_a_worker_says_waits_for_the_rest(frame: bytes) -> None:
+    for size in range(len(frame)):
+        messages: list[wire.UpMessage] = []
+        assert wire.unpack_up(frame[:size], messages) == 0
+        assert not messages
+        with pytest.raises(wire.WireError):
+            wire.unpack_frame(frame[:size], b"")
+
+
+@given(st.lists(st.sampled_from(VALID_UP), max_size=4), st.integers(0, 255), st.binary(max_size=80))
+def test_what_comes_before_no_message_is_read_all_the_same(good: list[bytes], kind: int, rest: bytes) -> None:
+    bad = bytes([kind, 255, 255, 255]) + rest + bytes(80)
+    messages: list[wire.UpMessage] = []
+
+    with pytest.raises(wire.WireError):
+        wire.unpack_up(b"".join(good) + bad, messages)
+
+    assert len(messages) == len(good)
 
 
 def test_several_tasks_that_are_cut_short_are_refused_or_those_that_are_whole() -> None:
@@ -257,8 +336,7 @@ def test_several_tasks_that_are_cut_short_are_refused_or_those_that_are_whole() 
 
     for size in range(1, len(packet) + 1):
         if size in whole:
-            tasks = wire.unpack_down(packet[:size])
-            assert isinstance(tasks, list)
+            tasks = the_tasks(wire.unpack_down(packet[:size]))
             assert [task.seq for task in tasks] == [1, 5, 8][: whole.index(size)]
         else:
             with pytest.raises(wire.WireError):
@@ -306,7 +384,20 @@ def test_times_that_would_upset_a_heap_are_refused(started_at: float, ended_at: 
     ended = Ended("error", started_at, ended_at, error_types=("E",), retry_after_s=retry_after_s)
 
     with pytest.raises(wire.WireError, match="fit together"):
-        wire.unpack_up(*joined(wire.pack_ended(1, 1, ended)))
+        the_message(wire.pack_ended(1, 1, ended))
+
+
+@pytest.mark.parametrize(("started_at", "ended_at"), [(2.0, 1.0), (float("nan"), 1.0), (1.0, float("nan"))])
+@pytest.mark.parametrize("value", [b"", BIG], ids=["small", "big"])
+def test_times_of_a_success_that_would_upset_a_heap_are_refused(
+    started_at: float, ended_at: float, value: bytes
+) -> None:
+    frame = wire.pack_success(1, 1, value, started_at, ended_at, 0.0, 0)
+
+    with pytest.raises(wire.WireError, match="fit together"):
+        unpacked(in_one(frame))
+    with pytest.raises(wire.WireError, match="fit together"):
+        wire.unpack_frame(in_one(frame)[:56], value)
 
 
 def test_absurd_counts_and_lengths_are_refused_without_making_anything() -> None:
@@ -315,9 +406,19 @@ def test_absurd_counts_and_lengths_are_refused_without_making_anything() -> None
     struct.pack_into("<I", task, 16, 2**32 - 1)  # the number of inputs
     hello = bytearray(wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={})))  # type: ignore[arg-type]
     struct.pack_into("<I", hello, 16, 2**32 - 1)  # the number of paths
-    report = bytearray(wire.pack_ended(1, 1, Ended("ok", 0, 0, value=b"")))  # type: ignore[arg-type]
-    struct.pack_into("<Q", report, 56, 2**63)  # the length of the value
 
-    for decode, data in ((wire.unpack_down, task), (wire.unpack_down, hello), (wire.unpack_up, report)):
+    for data in (task, hello):
         with pytest.raises(wire.WireError):
-            decode(bytes(data))
+            wire.unpack_down(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("frame", "at", "code"), [(0, 48, "<Q"), (1, 4, "<I"), (1, 8, "<Q"), (3, 4, "<I"), (4, 8, "<Q")]
+)
+def test_absurd_lengths_of_what_a_worker_says_are_refused(frame: int, at: int, code: str) -> None:
+    """Nobody must wait for more than any machine has."""
+    data = bytearray(VALID_UP[frame])
+    struct.pack_into(code, data, at, 2 ** (8 * struct.calcsize(code)) - 1)
+
+    with pytest.raises(wire.WireError):
+        wire.unpack_up(bytes(data), [])

@@ -12,10 +12,11 @@ import psutil
 import pytest
 from tests.support import tasks
 from tests.support.driver import Driver
+from tests.support.frames import in_one, read_up
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
 from tests.support.process_tasks import Gate, pass_gate
 
-from procq import payload
+from procq import inside, payload
 from procq.engine.local import wire, worker
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
@@ -192,6 +193,34 @@ def test_H3_current_tells_the_attempt_who_it_is() -> None:
     assert 29 < told[3] <= 30
 
 
+def test_H3_an_inline_queue_within_a_task_has_contexts_of_its_own() -> None:
+    with Driver() as driver:
+        told = driver.result(tasks.inline_context)
+        assert isinstance(told, tuple)
+        outer, inner, is_back = told
+        assert (outer, is_back) == ("task-1", True)
+        assert inner != outer
+        assert driver.run(tasks.inline_cut_short).outcome == "ok"
+        assert driver.result(tasks.context) == ("task-3", 1, None, None)
+
+
+def test_H3_a_thread_that_asks_while_attempts_change_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take long to make the context of the attempt before, which is not the next one's."""
+    place = inside._Place()
+    monkeypatch.setattr(inside, "_PLACE", place)
+    first, second = (1, 1, 1, None, b"first"), (2, 1, 1, None, b"second")
+
+    def make(token: tuple[int, int, int, float | None, bytes]) -> inside.Context:
+        place.token = second  # as if meanwhile
+        return inside.Context(token[4].decode())
+
+    place.make, place.token = make, first
+
+    assert inside.current().id == "first"
+    assert inside.current().id == "second"
+    assert inside.current() is inside.current()
+
+
 def test_H3_progress_is_sent_at_once_and_then_at_a_bounded_pace() -> None:
     with Driver() as driver:
         seq = driver.send(tasks.progress, 100_000)
@@ -303,7 +332,7 @@ def test_a_task_that_is_claimed_when_sigterm_comes_is_reported() -> None:
 
     assert served is None
     (frame,) = end.sent
-    report = wire.unpack_up(*joined(frame))
+    (report,) = read_up(in_one(frame))
     assert isinstance(report, wire.Report)
     assert (report.seq, report.ended.outcome, report.ended.terminated) == (1, "error", True)
 
@@ -320,8 +349,9 @@ class ScriptedEnd:
 
     def __init__(self, *, claimed: bool) -> None:
         self.claimed = claimed
-        self.coming = [wire.unpack_down(*joined(wire.pack_task(1, 1, 1, None, "id", call_of(tasks.pid)))), wire.Leave()]
+        self.coming = [wire.unpack_down(in_one(wire.pack_task(1, 1, 1, None, "id", call_of(tasks.pid)))), wire.Leave()]
         self.sent: list[wire.Frame] = []
+        self.is_child = False
 
     def receive(self) -> wire.DownMessage:
         return self.coming.pop(0)
@@ -350,10 +380,6 @@ def serve_with_sigterm_at_claim(*, claimed: bool) -> tuple[ScriptedEnd, SystemEx
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return end, None
-
-
-def joined(frame: wire.Frame) -> tuple[bytes, bytes | None]:
-    return (frame, None) if isinstance(frame, bytes) else (frame[0], b"".join(frame[1:]))
 
 
 # --- several tasks, and taking back ---
@@ -447,7 +473,7 @@ def test_a_worker_killed_while_it_waits_takes_nothing_with_it() -> None:
             driver.death()
 
             assert driver.channel.revoke() == 2
-            assert driver.channel.receive() is None
+            assert driver.channel.receive() == []
 
 
 def test_a_worker_killed_in_its_work_takes_one_task_with_it_at_most() -> None:
@@ -458,7 +484,7 @@ def test_a_worker_killed_in_its_work_takes_one_task_with_it_at_most() -> None:
             run = [reported(driver) for _ in range(chance.randrange(50))]
             os.kill(driver.worker.pid, signal.SIGKILL)
             driver.death()
-            while (message := driver.channel.receive()) is not None:
+            for message in driver.rest():
                 assert isinstance(message, wire.Report)
                 run.append(message.seq)
 
@@ -489,7 +515,13 @@ def test_H5_a_forked_child_that_comes_home_reports_nothing(tmp_path: Path) -> No
         assert isinstance(driver.result(tasks.fork_and_raise), int)
         assert driver.result(tasks.pid) == driver.worker.pid
         assert driver.leave().exit_code == 0
-        assert driver.channel.receive() is None
+        assert driver.rest() == []
+
+
+def test_H5_a_forked_child_that_speaks_is_not_heard() -> None:
+    with Driver() as driver:
+        driver.send(tasks.fork_and_speak)
+        assert isinstance(driver.message(), wire.Report)
 
 
 def test_H5_closed_descriptors_end_the_worker_with_a_code_of_their_own() -> None:
@@ -503,7 +535,7 @@ def test_H5_closed_claims_end_the_worker_before_it_begins_a_task(tmp_path: Path)
     with Driver() as driver:
         fds = driver.result(_pipes_of_the_worker)
         assert isinstance(fds, list)
-        assert driver.result(_close, fds[3]) is None
+        assert driver.result(_close, fds[2]) is None
         driver.send(tasks.say, str(file), "begun")
 
         assert driver.death().exit_code == wire.EXIT_PIPES_LOST
@@ -543,10 +575,10 @@ def test_H5_garbage_in_the_pipe_is_a_wire_error(data: bytes) -> None:
 
 
 def _pipes_of_the_worker() -> list[int]:
-    """Return tasks, results, stream and claims as the worker's command line names them."""
+    """Return tasks, stream and claims as the worker's command line names them."""
     from pathlib import Path  # noqa: PLC0415
 
-    return [int(argument) for argument in Path("/proc/self/cmdline").read_bytes().split(b"\0")[-6:-2]]
+    return [int(argument) for argument in Path("/proc/self/cmdline").read_bytes().split(b"\0")[-5:-2]]
 
 
 def test_H5_output_appears_before_the_report(

@@ -2,8 +2,11 @@
 
 import select
 import time
+from collections import deque
 from types import TracebackType
 from typing import Final, Self
+
+from tests.support.frames import as_object
 
 from procq import payload
 from procq.engine.local import wire
@@ -22,6 +25,8 @@ class Driver:
         self.worker: WorkerProcess = spawn(WorkerConfig(initializer=initializer, **surroundings))  # type: ignore[arg-type]
         self.channel = self.worker.channel
         self.seq = 0
+        #: read and not looked at yet
+        self.inbox: deque[wire.UpMessage] = deque()
         if await_ready:
             assert isinstance(self.message(), wire.Ready)
 
@@ -76,14 +81,24 @@ class Driver:
         assert (message.seq, message.fence) == (self.seq, 1)
         return message.ended
 
-    def message(self) -> wire.UpMessage:
-        """Wait for the worker's next message."""
+    def message(self) -> wire.OtherMessage:
+        """Wait for the worker's next message; a success comes as a `Report` too."""
         deadline = time.monotonic() + PATIENCE_S
-        while (message := self.channel.receive()) is None:
-            assert not self.channel.hung_up, f"the worker hung up: {self.worker.reap()}"
-            self.channel.flush()
-            self.wait(deadline)
-        return message
+        while not self.inbox:
+            self.inbox += self.channel.receive()
+            if not self.inbox:
+                assert not self.channel.hung_up, f"the worker hung up: {self.worker.reap()}"
+                self.channel.flush()
+                self.wait(deadline)
+        return as_object(self.inbox.popleft())
+
+    def rest(self) -> list[wire.OtherMessage]:
+        """Return what a dead worker had said."""
+        while said := self.channel.receive():
+            self.inbox += said
+        messages = [as_object(message) for message in self.inbox]
+        self.inbox.clear()
+        return messages
 
     def death(self) -> Exit:
         """Wait for the worker's end, dropping what it says."""
@@ -102,8 +117,5 @@ class Driver:
         poll = select.poll()
         poll.register(self.worker.pidfd, select.POLLIN)
         if not only_death:
-            poll.register(self.channel.result_fd, select.POLLIN)
-            stream = (select.POLLIN if self.channel.receiving else 0) | (select.POLLOUT if self.channel.sending else 0)
-            if stream:
-                poll.register(self.channel.stream_fd, stream)
+            poll.register(self.channel.stream_fd, select.POLLIN | (select.POLLOUT if self.channel.sending else 0))
         assert poll.poll(max(0.0, deadline - time.monotonic()) * 1000), "the worker says nothing and lives on"

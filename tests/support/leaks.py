@@ -20,13 +20,17 @@ SHARED_MEMORY: Final = Path("/dev/shm")
 def no_leaks() -> Iterator[None]:
     """Fail the test if anything is there that was not before; zombies count, and grandchildren."""
     gc.collect()
+    # Else each collection of this test walks over pytest and what its earlier tests left: 100 ms and
+    # more, a thousand times in a session, to find again that all of it is in use.
+    gc.freeze()
     before = belongings()
 
     yield
 
     gc.collect()
     wait_until(lambda: not left_since(before))
-    assert not left_since(before), "the test left something behind"
+    left = left_since(before)
+    assert not left, f"the test left something behind: {left}"
 
 
 def belongings() -> dict[str, set[object]]:

@@ -282,15 +282,12 @@ def worker_end() -> Any:  # noqa: ANN401 - the worker's innards
 
 
 def announce_big() -> None:
-    """Announce a big report and send only a part of it."""
+    """Send the beginning of a big report."""
     from procq.engine.local import wire  # noqa: PLC0415
-    from procq.outcome import Ended  # noqa: PLC0415
 
-    end = worker_end()
-    frame = wire.pack_ended(0, 1, Ended("ok", 0.0, 1.0, value=bytes(1_000_000)))
+    frame = wire.pack_success(0, 1, bytes(1_000_000), 0.0, 1.0, 0.0, 0)
     assert isinstance(frame, list)
-    end._results.send(wire.announce(frame))
-    end._stream.sendall(frame[0][:10])
+    worker_end()._stream.sendall(frame[0] + b"a part")
 
 
 def announce_big_and_leave_a_child(path: str) -> None:
@@ -304,12 +301,16 @@ def announce_big_and_leave_a_child(path: str) -> None:
     os._exit(3)
 
 
-def announce_big_and_hang_up(*, stream: bool = True) -> None:
+def announce_big_and_hang_up(*, half: bool = False) -> None:
+    """Send the beginning of a big report and close the stream, or that half of it."""
+    import socket  # noqa: PLC0415
+
     announce_big()
-    end = worker_end()
-    os.close(end._results.fileno())
-    if stream:
-        os.close(end._stream.fileno())
+    stream = worker_end()._stream
+    if half:
+        stream.shutdown(socket.SHUT_WR)
+    else:
+        os.close(stream.fileno())
     sleep_forever()
 
 
@@ -340,15 +341,14 @@ def flood(size: int) -> None:
 
 
 def send_up(data: bytes) -> None:
-    worker_end()._results.send(data)
+    worker_end()._stream.sendall(data)
     sleep_forever()
 
 
 def report_another() -> None:
     from procq.engine.local import wire  # noqa: PLC0415
-    from procq.outcome import Ended  # noqa: PLC0415
 
-    worker_end().send(wire.pack_ended(12345, 1, Ended("ok", 0.0, 1.0, value=b"N.")))
+    worker_end().send(wire.pack_success(12345, 1, b"N.", 0.0, 1.0, 0.0, 0))
     sleep_forever()
 
 

@@ -50,6 +50,21 @@ def context() -> tuple[object, ...]:
     return current.id, current.attempt, current.deadline, current.remaining
 
 
+def inline_context() -> tuple[object, ...]:
+    """Tell who runs: here, in a task of an inline queue, and here again."""
+    from procq.testing import inline  # noqa: PLC0415
+
+    outer = procq_inside.current()
+    with inline() as queue:
+        inner = queue.submit(context).result()
+    return outer.id, inner[0], procq_inside.current() is outer
+
+
+def inline_cut_short() -> None:
+    """End amid a task of an inline queue, as if nothing could be cleaned up."""
+    procq_inside.enter(procq_inside.Context("somebody else"))
+
+
 def generator() -> object:
     return (number for number in range(3))
 
@@ -256,6 +271,15 @@ def fork_and_come_home(path: str) -> int:
         return 0
     os.waitpid(child, 0)
     return child
+
+
+def fork_and_speak() -> None:
+    """Let only the child say how far it is."""
+    child = os.fork()
+    if child == 0:
+        procq_inside.current().progress(6, 6)
+        os._exit(0)
+    os.waitpid(child, 0)
 
 
 def fork_and_raise() -> int:

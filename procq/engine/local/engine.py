@@ -1,6 +1,7 @@
 """The local engine: spawned workers, driven by one thread that waits in one selector (DESIGN 2, 3).
 
     caller threads --start, send_ahead, take_back, stop--> Channel --> worker
+    caller threads <--results, while they submit or wait (look, look_at)-- workers
     loop thread    <--results, deaths (pidfd), wake-ups, timers-- workers
 
 Who touches what: everything of `LocalEngine` is touched under the host's lock only, by whichever
@@ -48,13 +49,20 @@ _LEAVE_S: Final = 0.8
 #: From handing an attempt out until it begins, on a machine with other work to do; its time must
 #: not be over before it has had it (D5).
 _SETTING_OUT_S: Final = 0.005
+#: A thread that submits without a pause holds the interpreter, and the loop's own gets it every 5 ms
+#: only (`sys.getswitchinterval`): workers that end 64 tiny attempts in half a millisecond would idle.
+#: So the caller's thread looks after them, this often.
+_LOOK_EVERY_S: Final = 0.0003
+#: An attempt that should last no longer than this is looked for by the thread that waits for it.
+_IMMINENT_S: Final = 0.00005
 #: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
 _HANG_UP_S: Final = 1.0
 #: How long a worker may take to read a big payload, to move on with a big result, or to answer when
 #: it has nothing else to do; far more than any honest one needs.
 _TRANSFER_S: Final = 10.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
-#: the kernel's buffers is at most some MiB, and one read takes one.
+#: the kernel's buffers is at most some MiB, and one read takes a tenth of one.  Who says more is
+#: a flood, and must not hold up the loop.
 _READS_MAX: Final = 64
 
 
@@ -94,13 +102,17 @@ class LocalEngine:
         self._workers: dict[int, Worker] = {}
         self._worker_ids = 0
         #: the last to become idle is the first to be used again: its caches are warm
-        self._idle: list[Worker] = []
-        #: busy workers to which more may be sent ahead, the one that has waited longest first
-        self._roomy: dict[Worker, None] = {}
-        self._by_seq: dict[int, Worker] = {}
-        self._ahead_at: dict[int, Worker] = {}
+        self.idle: list[Worker] = []
+        #: busy workers to which more may be sent ahead; one that was filled up comes back when it runs low
+        self.roomy: dict[Worker, None] = {}
+        #: how many attempts wait ahead of workers
+        self._ahead = 0
         self._paces = Paces()
         self._review_at = 0.0
+        #: busy or not, by the descriptor on which they speak
+        self._speakers: dict[int, Worker] = {}
+        #: when a caller's thread looks what they have said, if the loop has not by then
+        self._look_at = 0.0
         #: at most so many are ahead of one worker now
         self._share = 0
         #: workers that have begun another attempt since the last `foresee`
@@ -159,11 +171,6 @@ class LocalEngine:
         except (OSError, RuntimeError) as error:
             raise WorkerStartError(f"cannot start the queue: {error}") from error
 
-    @property
-    def idle(self) -> int:
-        """How many attempts could begin at once."""
-        return len(self._idle)
-
     def foresee(self, backlog: int) -> None:
         """Learn how much there is to hand out, and find those that have room for it.
 
@@ -171,14 +178,10 @@ class LocalEngine:
         than half of its share, so the end is shared out one by one.
         """
         self._share = backlog // (2 * len(self._workers) or 1)
-        for worker in self._hungry:
-            self._mind_room(worker)
-        self._hungry.clear()
-
-    @property
-    def room_ahead(self) -> int:
-        """How many busy workers could be sent an attempt ahead."""
-        return len(self._roomy)
+        if self._hungry:
+            for worker in self._hungry:
+                self._mind_room(worker)
+            self._hungry.clear()
 
     @property
     def growing(self) -> bool:
@@ -188,7 +191,7 @@ class LocalEngine:
 
     def start(self, attempt: Attempt) -> None:
         """Hand an attempt to the worker that became idle last."""
-        worker = self._idle.pop()
+        worker = self.idle.pop()
         worker.left -= 1
         worker.running_s = worker.expected_s = self._paces.expected_s(attempt.type, UNKNOWN_S)
         self._begin(worker, attempt, time.monotonic())
@@ -197,19 +200,23 @@ class LocalEngine:
 
     def fits_ahead(self, attempt: Attempt) -> bool:
         """Whether an attempt fits in one packet."""
-        return _packet_bytes(attempt) <= _AHEAD_MAX_BYTES
+        size = len(attempt.payload) + 4 * len(attempt.id)
+        for given in attempt.inputs:
+            size += 8 + len(given.value or b"")
+        return size <= _AHEAD_MAX_BYTES
 
     def send_ahead(self, attempt: Attempt) -> None:
-        """Send an attempt to a busy worker, behind what it runs."""
-        worker = next(iter(self._roomy))
-        del self._roomy[worker]
-        if not self._ahead_at:
+        """Send an attempt to a busy worker, behind what it runs: the same one until that is full."""
+        worker = next(iter(self.roomy))
+        if not self._ahead:
             self._review_at = time.monotonic() + LONG_S
             self.wake(self._review_at)
+        self._ahead += 1
+        attempt.place = worker
         worker.append(attempt, self._paces.expected_s(attempt.type, UNKNOWN_S))
-        self._ahead_at[attempt.seq] = worker
         self._post(worker, attempt, attempt.fence + 1)
-        self._mind_room(worker)
+        if not worker.has_room(self._share):
+            del self.roomy[worker]
 
     def flush(self) -> None:
         """Send what was handed out since the last time, one packet to a worker."""
@@ -219,13 +226,14 @@ class LocalEngine:
 
     def take_back(self, attempt: Attempt) -> bool:
         """Take back all that the attempt's worker has not begun (DESIGN 3)."""
-        worker = self._ahead_at[attempt.seq]
+        worker = attempt.place
+        assert isinstance(worker, Worker), f"{attempt.id!r} is not ahead"
         self._take_back_from(worker)
-        if attempt.seq not in self._ahead_at:
+        if attempt.place is not worker:
             return True
         # The worker has begun it, so the results of those before it are in the pipe to us.
         for _ in range(_READS_MAX):
-            if attempt.seq not in self._ahead_at:
+            if attempt.place is not worker or worker.running is attempt:
                 return False
             self._read(worker)
         self._condemn(worker, "it claimed tasks that it has not run")
@@ -234,8 +242,8 @@ class LocalEngine:
 
     def stop(self, attempt: Attempt, reason: StopReason, *, at_once: bool = False) -> bool:
         """Ask a running attempt to stop, and kill it after the grace; or kill it at once."""
-        worker = self._by_seq.get(attempt.seq)
-        return worker is not None and self._stop(worker, reason, at_once=at_once)
+        worker = attempt.place
+        return isinstance(worker, Worker) and worker.running is attempt and self._stop(worker, reason, at_once=at_once)
 
     def wake(self, by: float | None = None) -> None:
         """Have the loop take a turn soon, or by an instant; the lock is held."""
@@ -248,12 +256,11 @@ class LocalEngine:
     def close(self, *, at_once: bool) -> None:
         """Let all workers go, or kill them."""
         self._closing = True
-        now = time.monotonic()
         for worker in list(self._workers.values()):
             if at_once or worker.state is not State.IDLE:
                 self._kill(worker)
             else:
-                self._let_go(worker, now)
+                self._let_go(worker)
         self.wake()
 
     def step(self, _until: float | None) -> bool:
@@ -263,11 +270,10 @@ class LocalEngine:
     def resize(self, workers: int) -> None:
         """Change how many workers there may be; those too many leave once they are idle."""
         self._staffing.resize(workers)
-        now = time.monotonic()
-        for worker in list(self._roomy):
+        for worker in list(self.roomy):
             self._mind_room(worker)
-        while self._idle and self._too_many():
-            self._let_go(self._idle[-1], now)
+        while self.idle and self._too_many():
+            self._let_go(self.idle[-1])
         self.wake()
 
     def states(self) -> dict[str, int]:
@@ -313,6 +319,7 @@ class LocalEngine:
             host.check_whole()
             self._loop.handle(events)
             now = time.monotonic()
+            self._look_at = now + _LOOK_EVERY_S
             if now >= self._review_at:
                 self._review(now)
             self._loop.ring_timers(now)
@@ -342,7 +349,7 @@ class LocalEngine:
     def _plan(self, host: Host) -> float:
         """Decide how long to sleep; the lock is held."""
         now = time.monotonic()
-        review_at = self._review_at if self._ahead_at else None
+        review_at = self._review_at if self._ahead else None
         births_at = self._staffing.not_before if host.backlog and self._staffing.not_before > now else None
         return self._loop.plan((host.next_due(), review_at, births_at), now)
 
@@ -379,7 +386,7 @@ class LocalEngine:
             worker = Worker(worker_id, process, self._tasks_per_worker)
             self._workers[worker_id] = worker
             self._staffing.born(len(self._workers))
-            self._loop.watch(process.channel.result_fd, READ, partial(self._read_all, worker))
+            self._speakers[process.channel.stream_fd] = worker
             self._loop.watch(process.pidfd, READ, partial(self._died, worker))
             self._watch_stream(worker)
             self._set_timer(worker, "start", time.monotonic() + self._start_timeout_s, self._start_late)
@@ -402,10 +409,10 @@ class LocalEngine:
         self._staffing.ready()
         self._drop_timer(worker, "start")
         if self._too_many():
-            self._let_go(worker, time.monotonic())
+            self._let_go(worker)
         else:
             worker.state = State.IDLE
-            self._idle.append(worker)
+            self.idle.append(worker)
 
     def _start_late(self, worker: Worker) -> None:
         worker.start_late = True
@@ -434,7 +441,8 @@ class LocalEngine:
         worker.fence = attempt.fence
         worker.begun_at = at
         worker.bulky = False
-        self._by_seq[attempt.seq] = worker
+        worker.is_told = True
+        attempt.place = worker
         if worker.state is State.DYING:  # all that is left to know is how the attempt ended
             return
         worker.state = State.BUSY
@@ -443,12 +451,15 @@ class LocalEngine:
             self._set_deadline(worker, time.monotonic() + _SETTING_OUT_S + attempt.timeout_s)
 
     def _mind_room(self, worker: Worker) -> None:
-        """Keep the worker among the roomy ones if more may be sent ahead to it, else not."""
+        """Keep the worker among the roomy ones if more may be sent ahead to it, else not.
+
+        One that was full must have run low first: what is sent then goes in one packet.
+        """
         # Where there are too many, each shall become idle, so that those too many can leave.
-        if worker.has_room(self._share) and not self._too_many():
-            self._roomy[worker] = None
-        else:
-            self._roomy.pop(worker, None)
+        if not worker.has_room(self._share) or self._too_many():
+            self.roomy.pop(worker, None)
+        elif worker.runs_low:
+            self.roomy[worker] = None
 
     def _set_deadline(self, worker: Worker, at: float) -> None:
         self._set_timer(worker, "deadline", at, self._overdue)
@@ -497,7 +508,7 @@ class LocalEngine:
         """Give back what found the pipe full, which a few big packets make it."""
         unsent = worker.empty_outbox()
         is_idle = unsent > len(worker.ahead)
-        worker.depth = max(1, worker.depth // 4)
+        worker.cut_depth()
         self._give_back(worker, min(unsent, len(worker.ahead)))
         if is_idle:  # so it has read all, and yet there is no room
             self._return_running(worker)
@@ -508,32 +519,99 @@ class LocalEngine:
         """Take note that a worker runs nothing any more, and return what it ran."""
         attempt = worker.running
         if attempt is not None:
-            worker.running = None
-            self._by_seq.pop(attempt.seq, None)
-            self._roomy.pop(worker, None)
+            worker.running = attempt.place = None
+            self.roomy.pop(worker, None)
             if attempt.timeout_s is not None:
                 self._drop_timer(worker, "deadline")
         return attempt
 
     def _read(self, worker: Worker) -> bool:
-        """Read one message of a worker; return whether there was a whole one."""
-        channel = worker.channel
-        was_receiving = channel.receiving
-        try:
-            message = channel.receive()
-        except wire.WireError as error:
-            self._condemn(worker, f"it sent what is no message ({error})")
-            return False
-        if channel.receiving or was_receiving:
-            self._watch_stream(worker)
-        if message is None:
-            if channel.hung_up:
-                self._hung_up(worker)
-            return False
-        if message.__class__ is wire.Report:  # nearly always, and `match` would first ask for its bases
-            self._ended(worker, message)
-            return True
+        """Read what a worker has said, at most some thousand messages, and act on it.
+
+        Returns:
+            Whether there was a whole message.
+        """
+        inbox = worker.inbox
+        if not inbox:  # else a message led here: those behind it come first
+            channel = worker.channel
+            try:
+                inbox += channel.receive()
+            except wire.WireError as error:
+                self._unwatch_stream(worker)
+                self._condemn(worker, f"it sent what is no message ({error})")
+                return False
+            if not inbox:
+                if channel.hung_up:
+                    self._hung_up(worker)
+                return False
+        self._hear(worker)
+        return True
+
+    def _hear(self, worker: Worker) -> None:
+        """Act on what a worker has said; the hot path.
+
+        Of the attempts that were ahead only the one that runs in the end is told to the host and
+        gets a deadline: the others have begun and returned already.
+        """
+        host = self._require_host()
+        note = self._paces.note
+        now = time.monotonic()
+        inbox = worker.inbox
+        while inbox:
+            message = inbox.popleft()
+            if not isinstance(message, tuple):
+                self._tell_begun(worker)
+                self._hear_other(worker, message)
+                continue
+            seq, fence, value, started_at, ended_at, cpu_s, peak_rss_bytes = message
+            attempt = worker.running
+            if attempt is None or attempt.seq != seq or worker.fence != fence:
+                self._condemn(worker, "it reported an attempt that it was not given")
+                break
+            # The clock is one for all processes of a machine; what a worker says is bounded all the same.
+            if not worker.begun_at <= ended_at <= now:
+                ended_at = min(max(ended_at, worker.begun_at), now)
+            if not 0.0 <= started_at <= ended_at:
+                started_at = ended_at
+            if worker.stopping is not None:
+                ended = Ended("ok", started_at, ended_at, value=value, cpu_s=cpu_s, peak_rss_bytes=peak_rss_bytes)
+                self._ended(worker, attempt, ended)
+                continue
+            note(attempt.type, ended_at - started_at)
+            if attempt.timeout_s is not None and worker.is_told:
+                self._drop_timer(worker, "deadline")
+            attempt.place = None
+            if worker.ahead:
+                worker.begin_next(ended_at)
+                self._ahead -= 1
+            else:
+                worker.running = None
+                self.roomy.pop(worker, None)
+                self._rest(worker)
+            host.succeeded(attempt, fence, value, (started_at, ended_at, worker.pid, cpu_s, peak_rss_bytes))
+        self._tell_begun(worker)
+
+    def _tell_begun(self, worker: Worker) -> None:
+        """Tell the host of the attempt that a worker has begun, if it does not know."""
+        attempt = worker.running
+        if attempt is None or worker.is_told:
+            return
+        self._require_host().began(attempt, worker.begun_at)
+        self._begin(worker, attempt, worker.begun_at)
+        self._hungry.add(worker)
+
+    def _hear_other(self, worker: Worker, message: wire.OtherMessage) -> None:
+        """Act on a message that is no success."""
         match message:
+            case wire.Report():
+                attempt = worker.running
+                if attempt is None or attempt.seq != message.seq or worker.fence != message.fence:
+                    self._condemn(worker, "it reported an attempt that it was not given")
+                else:
+                    ended = message.ended
+                    ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
+                    ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
+                    self._ended(worker, attempt, ended)
             case wire.Ready():
                 self._ready(worker)
             case wire.Progress():
@@ -543,18 +621,29 @@ class LocalEngine:
                 worker.start_error = message
             case wire.Dropped():
                 self._dropped(worker)
-            case _:
-                self._condemn(worker, "it announced a message within a message")
-        return True
 
-    def _read_all(self, worker: Worker) -> None:
-        """Read what a worker has said; several results at a time when it ends many attempts."""
-        while self._read(worker) and worker.ahead:
-            pass
+    def look(self, now: float) -> None:
+        """Read in a caller's thread what workers have said, if the loop has not for a while."""
+        if now < self._look_at or not self._workers:  # without those the loop may not even be open
+            return
+        self._look_at = now + _LOOK_EVERY_S
+        for fd in self._loop.ready():
+            worker = self._speakers.get(fd)
+            if worker is not None and worker.state is State.BUSY:
+                self._read(worker)
+
+    def is_imminent(self, attempt: Attempt) -> bool:
+        """Whether an attempt runs that should end within the time that it takes to fall asleep and wake."""
+        worker = attempt.place
+        return isinstance(worker, Worker) and worker.running is attempt and worker.running_s < _IMMINENT_S
+
+    def look_at(self, attempt: Attempt) -> bool:
+        """Read in a caller's thread what the worker of an attempt has said."""
+        worker = attempt.place
+        return isinstance(worker, Worker) and worker.state is State.BUSY and self._read(worker)
 
     def _hung_up(self, worker: Worker) -> None:
         """A worker has closed its end: its death follows at once, or it is a cheat."""
-        self._loop.unwatch(worker.channel.result_fd)
         self._unwatch_stream(worker)
         if worker.state is not State.DYING and not self._loop.has_timer((worker.id, "hang-up")):
             self._set_timer(worker, "hang-up", time.monotonic() + _HANG_UP_S, self._still_there)
@@ -562,19 +651,12 @@ class LocalEngine:
     def _still_there(self, worker: Worker) -> None:
         self._condemn(worker, "it closed the pipes to its supervisor")
 
-    def _ended(self, worker: Worker, report: wire.Report) -> None:
-        """A worker reports the end of its attempt."""
-        attempt = worker.running
-        if attempt is None or attempt.seq != report.seq or worker.fence != report.fence:
-            self._condemn(worker, "it reported an attempt that it was not given")
-            return
-        ended = report.ended
+    def _ended(self, worker: Worker, attempt: Attempt, ended: Ended) -> None:
+        """A worker's attempt has ended otherwise than by returning, or was being stopped."""
         ended.pid = worker.pid
-        # The clock is one for all processes of a machine; what a worker says is bounded all the same.
-        ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
-        ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
-        self._unassign(worker)
+        fence = worker.fence
         self._paces.note(attempt.type, ended.ended_at - ended.started_at)
+        self._unassign(worker)
         if worker.stopping is not None:
             judge_stopped(ended, worker.stopping, attempt)
             self._kill(worker)
@@ -585,28 +667,32 @@ class LocalEngine:
             self._kill(worker)
         else:
             self._go_on(worker, ended.ended_at)
-        self._host_ended(attempt, report.fence, ended)
+        self._require_host().ended(attempt, fence, ended)
 
     def _go_on(self, worker: Worker, at: float) -> None:
         """A worker has ended an attempt: it begins what waits ahead, or is idle."""
         if worker.ahead:
-            attempt = worker.pop_first()
-            del self._ahead_at[attempt.seq]
-            self._require_host().began(attempt, at)
-            self._begin(worker, attempt, at)
-            self._hungry.add(worker)
-        elif worker.state is State.BUSY:
-            if worker.dropping:  # it has nothing to do but to answer
-                self._set_timer(worker, "dropped", time.monotonic() + _TRANSFER_S, self._deaf)
-            else:
-                self._to_idle(worker, at)
+            worker.begin_next(at)
+            self._ahead -= 1
+            self._tell_begun(worker)
+        else:
+            self._rest(worker)
 
-    def _to_idle(self, worker: Worker, now: float) -> None:
+    def _rest(self, worker: Worker) -> None:
+        """A worker has nothing more to run."""
+        if worker.state is not State.BUSY:
+            return
+        if worker.dropping:  # it has nothing to do but to answer
+            self._set_timer(worker, "dropped", time.monotonic() + _TRANSFER_S, self._deaf)
+        else:
+            self._to_idle(worker)
+
+    def _to_idle(self, worker: Worker) -> None:
         worker.state = State.IDLE
         if worker.left <= 0 or self._too_many():
-            self._let_go(worker, now)
+            self._let_go(worker)
         else:
-            self._idle.append(worker)
+            self.idle.append(worker)
 
     def _review(self, now: float) -> None:
         """Take back what waits behind attempts that turned out long."""
@@ -619,16 +705,14 @@ class LocalEngine:
                 self._take_back_from(worker)
                 self._mind_room(worker)
 
-    def _host_ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
-        self._require_host().ended(attempt, fence, ended)
-
     # --- stopping ------------------------------------------------------------------------------
 
     def _overdue(self, worker: Worker, missing_before: int = -1) -> None:
         """An attempt has used up its timeout (contract D5)."""
         overdue = worker.running
-        while self._read(worker):  # it may have ended in time, and its report not been read yet
-            pass
+        for _ in range(_READS_MAX):  # it may have ended in time, and its report not been read yet
+            if not self._read(worker):
+                break
         if overdue is None or worker.running is not overdue or worker.state is not State.BUSY:
             return
         if worker.channel.receiving and worker.channel.missing != missing_before:
@@ -661,7 +745,7 @@ class LocalEngine:
             self._kill(worker)
         elif worker.state is State.BUSY:
             worker.state = State.STOPPING
-            self._roomy.pop(worker, None)
+            self.roomy.pop(worker, None)
             worker.process.ask()
             self._asked.append(worker)
             self._set_timer(worker, "grace", time.monotonic() + self._kill_grace_s, self._kill)
@@ -683,7 +767,7 @@ class LocalEngine:
             with contextlib.suppress(wire.WireError):  # the pipe is shut: its death will tell
                 if not worker.channel.drop():
                     self._condemn(worker, "there is no room in its pipe")
-        worker.depth = max(1, worker.depth // 4)
+        worker.cut_depth()
         was_running = unsent + revoked > len(worker.ahead)
         self._give_back(worker, min(unsent + revoked, len(worker.ahead)))
         if was_running:
@@ -696,7 +780,8 @@ class LocalEngine:
         host = self._require_host()
         for _ in range(number):
             attempt = worker.pop_last()
-            del self._ahead_at[attempt.seq]
+            self._ahead -= 1
+            attempt.place = None
             host.returned(attempt)
 
     def _return_running(self, worker: Worker) -> None:
@@ -716,7 +801,7 @@ class LocalEngine:
         if worker.running is not None:
             self._mind_room(worker)
         elif worker.state is State.BUSY:
-            self._to_idle(worker, time.monotonic())
+            self._to_idle(worker)
 
     def _deaf(self, worker: Worker) -> None:
         self._condemn(worker, "it did not answer")
@@ -732,23 +817,23 @@ class LocalEngine:
         if worker.state is State.DYING:
             return
         if worker.state is State.IDLE:
-            self._idle.remove(worker)
+            self.idle.remove(worker)
         elif worker.state is State.STARTING:
             self._staffing.starting -= 1
         worker.state = State.DYING
-        self._roomy.pop(worker, None)
+        self.roomy.pop(worker, None)
         self._drop_timer(worker, "grace")
         self._doomed.append(worker)
         self.wake()
 
-    def _let_go(self, worker: Worker, now: float) -> None:
+    def _let_go(self, worker: Worker) -> None:
         """Tell an idle worker to leave."""
-        if worker in self._idle:
-            self._idle.remove(worker)
+        if worker in self.idle:
+            self.idle.remove(worker)
         worker.state = State.LEAVING
         with contextlib.suppress(wire.WireError):
             worker.channel.send(wire.EXIT_FRAME)
-        self._set_timer(worker, "grace", now + _LEAVE_S, self._kill)
+        self._set_timer(worker, "grace", time.monotonic() + _LEAVE_S, self._kill)
 
     # --- deaths --------------------------------------------------------------------------------
 
@@ -758,7 +843,7 @@ class LocalEngine:
         if state is State.STARTING:
             self._staffing.starting -= 1
         elif state is State.IDLE:
-            self._idle.remove(worker)
+            self.idle.remove(worker)
         worker.state = State.DYING
         not_begun = worker.channel.revoke() + worker.empty_outbox()
         never_began = not_begun > len(worker.ahead)
@@ -780,7 +865,9 @@ class LocalEngine:
         All of it is there already, and no end need follow: what the worker forked may hold its pipes.
         """
         missing = -1
-        while self._read(worker) or worker.channel.missing != missing:
+        for _ in range(_READS_MAX):
+            if not self._read(worker) and worker.channel.missing == missing:
+                break
             missing = worker.channel.missing
 
     def _blame(self, worker: Worker, leave: birth.Exit, *, never_began: bool) -> None:
@@ -800,16 +887,15 @@ class LocalEngine:
         )  # fmt: skip
         if worker.stopping is not None:
             judge_stopped(ended, worker.stopping, running)
-        self._host_ended(running, worker.fence, ended)
+        self._require_host().ended(running, worker.fence, ended)
 
     def _bury(self, worker: Worker) -> None:
         """Take a dead worker out of every table and close what is its."""
         del self._workers[worker.id]
-        self._roomy.pop(worker, None)
+        self.roomy.pop(worker, None)
         self._hungry.discard(worker)
         for kind in ("start", "grace", "deadline", "hang-up", "dropped"):
             self._drop_timer(worker, kind)
-        self._loop.unwatch(worker.channel.result_fd)
         self._loop.unwatch(worker.process.pidfd)
         self._unwatch_stream(worker)
         worker.process.close()
@@ -817,34 +903,31 @@ class LocalEngine:
     # --- big payloads --------------------------------------------------------------------------
 
     def _watch_stream(self, worker: Worker) -> None:
-        """Watch a worker's stream for what its channel waits for, if for anything."""
+        """Watch a worker's stream: for what it says, and for room while something big is sent down."""
         channel = worker.channel
-        mask = (WRITE if channel.sending else 0) | (READ if channel.receiving else 0)
-        if channel.hung_up:  # else its end would be reported again and again
-            mask = 0
+        mask = READ | WRITE if channel.sending else READ
         if mask == worker.stream_mask:
             return
-        if not mask:
-            self._unwatch_stream(worker)
+        if worker.stream_mask is None:
+            self._loop.watch(channel.stream_fd, mask, partial(self._stream_moves, worker))
         elif worker.stream_mask:
             self._loop.change(channel.stream_fd, mask)
-        else:
-            self._loop.watch(channel.stream_fd, mask, partial(self._stream_moves, worker))
+        else:  # nothing can be read from it any more
+            return
         worker.stream_mask = mask
 
     def _unwatch_stream(self, worker: Worker) -> None:
+        """Watch a worker's stream no more, for good: its end would be reported again and again."""
         worker.stream_mask = 0
         self._loop.unwatch(worker.channel.stream_fd)
 
     def _stream_moves(self, worker: Worker) -> None:
-        """A worker's stream can be written or read."""
+        """A worker's stream can be read, or written."""
         channel = worker.channel
         if channel.sending and channel.flush():
             self._transfer_done(worker)
-        if channel.receiving:
-            self._read(worker)
-        if worker.id in self._workers:
             self._watch_stream(worker)
+        self._read(worker)
 
     def _transfer_done(self, worker: Worker) -> None:
         """A big payload has been written: only now does its attempt's time begin to run."""
@@ -857,11 +940,3 @@ class LocalEngine:
     def _require_host(self) -> Host:
         assert self._host is not None, "the engine is not open"
         return self._host
-
-
-def _packet_bytes(attempt: Attempt) -> int:
-    """Return how many bytes an attempt takes in a pipe at most."""
-    size = len(attempt.payload) + 4 * len(attempt.id) + 64
-    for given in attempt.inputs:
-        size += 8 + len(given.value or b"")
-    return size

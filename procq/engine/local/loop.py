@@ -82,7 +82,7 @@ class Loop:
     def unwatch(self, fd: int) -> None:
         """Watch a descriptor no more; not watched is fine."""
         if self._handlers.pop(fd, None) is not None:
-            with contextlib.suppress(OSError, KeyError):  # closed already
+            with contextlib.suppress(OSError, KeyError, ValueError):  # closed already, it or the poller
                 self._poller.unregister(fd)
 
     # --- timers --------------------------------------------------------------------------------
@@ -114,6 +114,10 @@ class Loop:
         events: Events = self._poller.poll(wait_s)
         self.turns += 1
         return events
+
+    def ready(self) -> list[int]:
+        """Return the descriptors that are ready now; in any thread, under the lock."""
+        return [fd for fd, _ in self._poller.poll(0)]
 
     def handle(self, events: Events) -> None:
         """Make the calls that descriptors have asked for."""

@@ -49,8 +49,8 @@ class Worker:
     """One worker as the engine sees it."""
 
     __slots__ = (
-        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "left",
-        "outbox", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
+        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "inbox",
+        "is_told", "left", "outbox", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
         "stopping", "stream_mask",
     )  # fmt: skip
 
@@ -67,12 +67,16 @@ class Worker:
         self.fence = 0
         #: when it began, as far as is known; seconds on the monotonic clock
         self.begun_at = 0.0
+        #: whether the host knows that it has begun
+        self.is_told = True
         #: whether `running` was sent in more than a packet: taking it back costs the worker its life
         self.bulky = False
         #: the attempts that wait behind `running`, with what each is expected to last
         self.ahead: deque[tuple[Attempt, float]] = deque()
         #: frames of the last of those, not sent yet; they are sent together
         self.outbox: list[wire.Frame] = []
+        #: messages of it that were read and not handled yet
+        self.inbox: deque[wire.UpMessage] = deque()
         #: tasks were taken back from it, and it has not said yet that it has forgotten them
         self.dropping = False
         #: what `running` was expected to last, and what it and all that is ahead are together
@@ -89,8 +93,8 @@ class Worker:
         #: why it did not become ready
         self.start_error: wire.StartFailed | None = None
         self.start_late = False
-        #: what the selector watches its stream for
-        self.stream_mask = 0
+        #: what the selector watches its stream for; None: not yet; 0: nothing any more
+        self.stream_mask: int | None = None
 
     def has_room(self, share: int) -> bool:
         """Whether one more attempt may wait here, if no worker shall hold more than `share`."""
@@ -104,20 +108,28 @@ class Worker:
             and (not ahead or (self.expected_s < AHEAD_S and ahead < self.depth and ahead < share))
         )
 
+    @property
+    def runs_low(self) -> bool:
+        """Whether little waits here, so that it is time to send more."""
+        return not self.ahead or (self.expected_s < AHEAD_S / 4 and len(self.ahead) <= self.depth // 4)
+
     def append(self, attempt: Attempt, expected_s: float) -> None:
         """Let an attempt wait behind all others."""
         self.left -= 1
         self.ahead.append((attempt, expected_s))
         self.expected_s += expected_s
 
-    def pop_first(self) -> Attempt:
-        """Take out the attempt that comes next: it begins, and `running` has ended."""
+    def begin_next(self, at: float) -> None:
+        """Note that `running` has ended at this instant, and that what comes next has begun; the host is not told."""
         attempt, expected_s = self.ahead.popleft()
         self.expected_s -= self.running_s
         self.running_s = expected_s
         if self.depth < AHEAD_MAX:
             self.depth += 1
-        return attempt
+        self.running = attempt
+        self.fence = attempt.fence + 1
+        self.begun_at = at
+        self.is_told = False
 
     def pop_last(self) -> Attempt:
         """Take out the attempt that waits behind all others: it was taken back."""
@@ -125,6 +137,10 @@ class Worker:
         self.left += 1
         self.expected_s -= expected_s
         return attempt
+
+    def cut_depth(self) -> None:
+        """Note that too much was sent: less may be ahead until results have come."""
+        self.depth = max(1, self.depth // 4)
 
     def expect_long(self) -> None:
         """Note that `running` has turned out long: how long is unknown."""

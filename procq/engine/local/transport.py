@@ -1,9 +1,10 @@
 """Moves frames between the supervisor and one worker (DESIGN 3, 4).
 
 Decides how bytes travel, and counts in the kernel how many tasks have begun; what the bytes mean
-is wire.py's, when to send and to read is the engine's.  Per worker two one-way packet sockets
-(tasks down, results up), where one message is one packet, one stream beside them for frames too
-big for a packet, and the counter.  Nothing is shared between workers.
+is wire.py's, when to send and to read is the engine's.  Per worker a packet socket for tasks,
+where what was sent together is read together; a stream for frames down that are too big for a
+packet and for everything that comes up, so that one read takes many reports; and the counter.
+Nothing is shared between workers.
 
 Rule for the supervisor's side: no call here ever blocks, and whatever the worker does to its
 ends shows as `WireError` or as `hung_up`, never as another error.  The worker's side blocks.
@@ -14,6 +15,7 @@ innards for these two classes and no change elsewhere.
 """
 
 import _socket
+import _thread
 import fcntl
 import os
 from io import BytesIO
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
 #: Bytes of the stream moved at a time.  Large enough that system calls do not count (60 us of
 #: copying against 1 us), small enough to stay in the cache between the socket and its place.
 _SLICE: "Final" = 256 * 1024
+#: Read of the stream at a time while nothing big is on its way, in bytes: far more than what 64
+#: tasks ahead report, and a result of 100 KB in one piece.  From 128 KiB on the allocator would
+#: ask the kernel for the memory of each read anew (14 us; measured 2026-11 with glibc 2.36).
+_READ_MAX: "Final" = 112 * 1024
+#: A frame not whole yet is kept, to be joined with what comes, if it is no bigger than this
+#: (bytes); a bigger one is read apart, so that its body is copied once.
+_KEPT_MAX: "Final" = wire.PIECE_MAX
 #: Slices moved in one call, so that one big transfer does not hold up other workers for long
 #: (contract I1): 1 MiB takes about 0.3 ms.
 _SLICES_PER_CALL: "Final" = 4
@@ -41,9 +50,12 @@ _CLAIMS_MAX: "Final" = 4096
 #: What one read of a counter in the kernel gives.
 _CLAIM_SIZE: "Final" = 8
 
+#: How long a thread of a task waits for another that is sending (seconds).  Not at all would be too
+#: little: a sender gives the interpreter up amid its call, so the others would always find it there.
+_SPEAK_S: "Final" = 0.05
+
 # A supervisor may live in a program that has put SIGPIPE back to its deadly default.
 _SEND_FLAGS: "Final" = getattr(_socket, "MSG_NOSIGNAL", 0)
-_PEEK: "Final" = _socket.MSG_PEEK
 # For a send that must not wait on the worker's side, where sockets block.
 _SEND_NOW: "Final" = _SEND_FLAGS | _socket.MSG_DONTWAIT
 
@@ -75,21 +87,20 @@ class Channel:
     Not thread-safe.
 
     Attributes:
-        result_fd: Readable when the worker said something.
-        stream_fd: To be watched for writing while `sending`, for reading while `receiving`.
-        hung_up: Whether the worker's end of a socket is closed.  Its death is near or has
+        stream_fd: Readable when the worker said something; to be watched for writing while `sending`.
+        hung_up: Whether the worker's end of the stream is closed.  Its death is near or has
             happened; if it lives on it is a cheat.
     """
 
     __slots__ = (
-        "_claims", "_incoming", "_outgoing", "_recv_result", "_results", "_send_task", "_stream", "_tasks",
-        "_worker_results", "_worker_stream", "_worker_tasks", "hung_up", "result_fd", "stream_fd",
+        "_claims", "_fault", "_incoming", "_outgoing", "_recv", "_rest", "_send_task", "_stream", "_tasks",
+        "_worker_stream", "_worker_tasks", "hung_up", "stream_fd",
     )  # fmt: skip
 
     def __init__(self) -> None:
         made: list[_socket.socket] = []
         try:
-            for kind in (_packet_socket_type(), _packet_socket_type(), _socket.SOCK_STREAM):
+            for kind in (_packet_socket_type(), _socket.SOCK_STREAM):
                 made += _pair(kind)
             #: each read takes one of the claims, by whichever side
             self._claims = above_standard_streams(os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC))
@@ -97,36 +108,33 @@ class Channel:
             for one in made:
                 one.close()
             raise
-        self._tasks, self._worker_tasks = made[0], made[1]
-        self._results, self._worker_results = made[2], made[3]
-        self._stream, self._worker_stream = made[4], made[5]
+        self._tasks, self._worker_tasks, self._stream, self._worker_stream = made
         # Not the worker's ends: the flag belongs to what the worker inherits, and it blocks.
-        for ours in (self._tasks, self._results, self._stream):
+        for ours in (self._tasks, self._stream):
             ours.setblocking(False)  # noqa: FBT003 - positional only
         for end in (self._stream, self._worker_stream):
             end.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, _STREAM_BUFFER)
-        self.result_fd = self._results.fileno()
         self.stream_fd = self._stream.fileno()
         # Bound once: looking them up costs 0.1 us a message.
         self._send_task = self._tasks.send
-        self._recv_result = self._results.recv
+        self._recv = self._stream.recv
         #: What is still to be written to the stream; empty or not is `sending`.
         self._outgoing: list[memoryview] = []
-        #: The announced frame that is being read from the stream; None or not is `receiving`.
+        #: The beginning of a frame that is not whole yet: here, or a big one's in `_incoming`.
+        self._rest = b""
         self._incoming: _Incoming | None = None
+        #: What was wrong with what came; nothing behind it can be read.
+        self._fault: wire.WireError | None = None
         self.hung_up = False
 
     @property
-    def worker_fds(self) -> tuple[int, int, int, int]:
-        """The descriptors to hand to the child: tasks, results, stream, claims."""
-        return (
-            self._worker_tasks.fileno(), self._worker_results.fileno(), self._worker_stream.fileno(), self._claims,
-        )  # fmt: skip
+    def worker_fds(self) -> tuple[int, int, int]:
+        """The descriptors to hand to the child: tasks, stream, claims."""
+        return self._worker_tasks.fileno(), self._worker_stream.fileno(), self._claims
 
     def close_worker_ends(self) -> None:
         """Close what only the worker needs, once it has it; else its death would not end the sockets."""
         self._worker_tasks.close()
-        self._worker_results.close()
         self._worker_stream.close()
 
     @property
@@ -136,13 +144,18 @@ class Channel:
 
     @property
     def receiving(self) -> bool:
-        """Whether an announced frame is still being read: call `receive` when the stream is readable."""
-        return self._incoming is not None
+        """Whether a message has come in part."""
+        return self._incoming is not None or bool(self._rest)
 
     @property
     def missing(self) -> int:
-        """How many bytes of the announced frame have not come yet."""
-        return 0 if self._incoming is None else self._incoming.missing
+        """How many bytes of that message have not come yet, as far as can be told."""
+        if self._incoming is not None:
+            return self._incoming.missing
+        if not self._rest:
+            return 0
+        sizes = wire.frame_sizes(self._rest)
+        return 1 if sizes is None else sum(sizes) - len(self._rest)
 
     def send(self, frame: wire.Frame) -> bool:
         """Send a message to the worker; never blocks.
@@ -264,85 +277,86 @@ class Channel:
             pass
         return taken
 
-    def receive(self) -> wire.UpMessage | None:
-        """Read the next message of the worker; never blocks.
-
-        While an announced frame is being read this is `receive_bulk`, so messages keep their order.
+    def receive(self) -> "list[wire.UpMessage]":
+        """Read once of what the worker has said; never blocks.
 
         Returns:
-            The message, or None if there is no whole one now, or none any more (`hung_up`).
+            The messages that are whole now, in their order; there may be none, and none ever
+            again (`hung_up`).
 
         Raises:
-            WireError: What came is no message.
+            WireError: What came is no message.  Those before it have been returned.
         """
         if self._incoming is not None:
-            bulk = self.receive_bulk()
-            if bulk is None:
-                self._notice_end()
-            return bulk
+            return self._receive_big(self._incoming)
+        if self._fault is not None:
+            raise self._fault
         try:
-            packet = self._recv_result(wire.PACKET_MAX)
+            data = self._recv(_READ_MAX)
         except BlockingIOError:
-            return None
+            return []
         except OSError:
-            packet = b""
-        if not packet:
+            data = b""
+        if not data:
             self.hung_up = True
-            return None
-        message = wire.unpack_up(packet)
-        if isinstance(message, wire.Bulk):
-            self._incoming = _Incoming(message.head_size, message.body_size)
-            return self.receive_bulk()
-        return message
-
-    def _notice_end(self) -> None:
-        """Notice that the worker has closed its results amid an announced frame; else nothing would tell."""
+            return []
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        messages: list[wire.UpMessage] = []
         try:
-            self.hung_up = self.hung_up or not self._recv_result(1, _PEEK)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.hung_up = True
+            read = wire.unpack_up(data, messages)
+            if read < len(data):
+                self._keep(data, read)
+        except wire.WireError as error:
+            self._fault = error
+            if not messages:
+                raise
+        return messages
 
-    def receive_bulk(self) -> wire.UpMessage | None:
-        """Read more of an announced frame; never blocks.
+    def _keep(self, data: bytes, at: int) -> None:
+        """Keep the beginning of a frame until the rest has come."""
+        sizes = wire.frame_sizes(data, at)
+        if sizes is None or sum(sizes) <= _KEPT_MAX:
+            self._rest = data[at:]
+        else:
+            self._incoming = _Incoming(*sizes)
+            self._incoming.take(memoryview(data)[at:])
 
-        Returns:
-            The message once it is whole, else None.
-
-        Raises:
-            WireError: What came is no message.
-        """
-        incoming = self._incoming
-        if incoming is None:
-            return None
+    def _receive_big(self, incoming: "_Incoming") -> "list[wire.UpMessage]":
+        """Read more of a big frame, and nothing behind it."""
         for _ in range(_SLICES_PER_CALL):
-            if not incoming.missing:
-                self._incoming = None
-                return wire.unpack_up(*incoming.frame())
             try:
                 received = incoming.read(self._stream)
             except BlockingIOError:
-                return None
+                return []
             except OSError:
                 received = 0
             except MemoryError as error:  # the rest is left where it is: such a worker is of no more use
-                self._incoming = None
-                raise wire.WireError("it does not fit into the memory that is left") from error
+                raise self._spoilt(wire.WireError("it does not fit into the memory that is left")) from error
             if not received:
                 self.hung_up = True
-                return None
-        if not incoming.missing:
-            self._incoming = None
-            return wire.unpack_up(*incoming.frame())
-        return None
+                return []
+            if not incoming.missing:
+                self._incoming = None
+                try:
+                    return [wire.unpack_frame(*incoming.frame())]
+                except wire.WireError as error:
+                    raise self._spoilt(error) from None
+        return []
+
+    def _spoilt(self, error: wire.WireError) -> wire.WireError:
+        """Note that nothing that comes can be read any more, and return why."""
+        self._incoming = None
+        self._fault = error
+        return error
 
     def close(self) -> None:
         """Close every descriptor; may be called twice."""
         self._outgoing = []
         self._incoming = None
         self.close_worker_ends()
-        for end in (self._tasks, self._results, self._stream):
+        for end in (self._tasks, self._stream):
             end.close()
         claims, self._claims = self._claims, -1
         if claims >= 0:
@@ -370,15 +384,18 @@ class _Incoming:
 
     def read(self, stream: _socket.socket) -> int:
         """Read a slice and return how many bytes came; 0 at the end of the stream."""
-        part = self._head_missing or self.missing
-        received = stream.recv_into(self._slice, min(part, len(self._slice)))
-        if self._head_missing:
-            self._head += self._slice[:received]
-            self._head_missing -= received
-        else:
-            self._body.write(self._slice[:received])
-        self.missing -= received
+        received = stream.recv_into(self._slice, min(self.missing, len(self._slice)))
+        self.take(self._slice[:received])
         return received
+
+    def take(self, data: memoryview) -> None:
+        """Add what has come; no more than is missing."""
+        head = data[: self._head_missing]
+        if head:
+            self._head += head
+            self._head_missing -= len(head)
+        self._body.write(data[len(head) :])
+        self.missing -= len(data)
 
     def frame(self) -> tuple[bytearray, bytes]:
         """Return the head and the body, once all has come."""
@@ -386,20 +403,42 @@ class _Incoming:
 
 
 class WorkerEnd:
-    """The worker's side of the same sockets.  Blocks; raises `OSError` when a socket is gone."""
+    """The worker's side of the same sockets.  Blocks; raises `OSError` when a socket is gone.
 
-    __slots__ = ("_claims", "_recv_task", "_results", "_send_result", "_stream", "_tasks")
+    What several threads of a task say at once, and what an exception of a signal handler cuts
+    short, must not mix on the stream.  So a frame of one piece is one call of `send`: in the
+    kernel that is one buffer, queued whole or not at all, whoever else sends and whatever
+    interrupts the wait for room (`test_a_piece_is_sent_whole_or_not_at_all` tries it).  A
+    bigger frame takes several; the main thread alone sends such, where no `Terminated` can be
+    raised, and holds a lock that keeps other threads from getting between.
 
-    def __init__(self, tasks_fd: int, results_fd: int, stream_fd: int, claims_fd: int) -> None:
+    Attributes:
+        is_child: Set in a process that a task has forked: it must say nothing here.
+    """
+
+    __slots__ = (
+        "_between", "_claims", "_main", "_piece_max", "_recv_task", "_send", "_sends_big", "_stream", "_tasks",
+        "is_child",
+    )  # fmt: skip
+
+    def __init__(self, tasks_fd: int, stream_fd: int, claims_fd: int) -> None:
         self._claims = claims_fd
-        for fd in (tasks_fd, results_fd, stream_fd, claims_fd):
+        for fd in (tasks_fd, stream_fd, claims_fd):
             # Programs that a task starts get none of them.
             os.set_inheritable(fd, False)  # noqa: FBT003 - positional only
         self._tasks = _socket.socket(fileno=tasks_fd)
-        self._results = _socket.socket(fileno=results_fd)
         self._stream = _socket.socket(fileno=stream_fd)
         self._recv_task = self._tasks.recv
-        self._send_result = self._results.send
+        self._send = self._stream.send
+        # One buffer in the kernel is also no more than half of the socket's room, less 64 bytes.
+        room = self._stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF)
+        self._piece_max = min(wire.PIECE_MAX, room // 2 - 64)
+        self._main = _thread.get_ident()
+        #: held by the main thread while it sends a big frame, and by any other while it sends at all
+        self._between = _thread.allocate_lock()
+        #: whether the main thread is amid a big frame, or about to be: it may be a signal handler that speaks
+        self._sends_big = False
+        self.is_child = False
 
     def receive(self) -> wire.DownMessage:
         """Wait for the next message; the end of the socket is a `Leave`.
@@ -435,26 +474,59 @@ class WorkerEnd:
     def send(self, frame: wire.Frame) -> None:
         """Send a message, however long it takes.
 
+        For the main thread, and while no `Terminated` can be raised.
+
         Raises:
             OSError: The descriptors are closed, or the supervisor is gone.
         """
-        if isinstance(frame, bytes):
-            self._send_result(frame, _SEND_FLAGS)
-            return
-        self._send_result(wire.announce(frame), _SEND_FLAGS)
-        for piece in frame:
-            self._stream.sendall(piece, _SEND_FLAGS)
+        if isinstance(frame, bytes) and len(frame) <= self._piece_max:
+            self._send(frame, _SEND_FLAGS)
+        else:
+            self._send_big([frame] if isinstance(frame, bytes) else frame)
 
-    def send_if_room(self, packet: bytes) -> None:
-        """Send a packet that may as well be lost; never blocks, never raises `OSError`."""
-        try:  # noqa: SIM105 - contextlib is an import more for every worker
-            self._send_result(packet, _SEND_NOW)
+    def _send_big(self, pieces: list[bytes]) -> None:
+        # Before the lock, so that those who speak all the time cannot keep it from us; and for
+        # good if this raises, as nobody must add to half a frame.
+        self._sends_big = True
+        with self._between:
+            sent = self._stream.sendmsg(pieces, (), _SEND_FLAGS)
+            for piece in pieces:
+                if sent < len(piece):
+                    self._stream.sendall(memoryview(piece)[sent:], _SEND_FLAGS)
+                sent = max(0, sent - len(piece))
+        self._sends_big = False
+
+    def send_if_room(self, frame: bytes) -> bool:
+        """Send a message of one piece that may as well be lost; for any thread, at any moment.
+
+        Never raises `OSError`.  Blocks for `_SPEAK_S` at most, and only while other threads speak too.
+
+        Returns:
+            Whether it was sent.  False: there is no room now, a big message is on its way, the
+            frame is too big, this is a forked child, or the supervisor is gone.
+        """
+        if len(frame) > self._piece_max or self.is_child:
+            return False
+        try:
+            if self._sends_big:
+                return False
+            if _thread.get_ident() == self._main:
+                # Without the lock: an exception of a signal handler could leave it locked for good.
+                self._send(frame, _SEND_NOW)
+            elif self._between.acquire(True, _SPEAK_S):  # noqa: FBT003 - positional only
+                try:
+                    self._send(frame, _SEND_NOW)
+                finally:
+                    self._between.release()
+            else:
+                return False
         except OSError:
-            pass
+            return False
+        return True
 
     def let_go(self) -> None:
         """Give up the sockets but leave them open: the supervisor takes their end for our death."""
-        for end in (self._tasks, self._results, self._stream):
+        for end in (self._tasks, self._stream):
             end.detach()
 
     def _read(self, size: int) -> bytearray:

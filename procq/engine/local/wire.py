@@ -4,14 +4,22 @@ Rules: no sockets here; nothing is unpickled, because the supervisor must never 
 code; whatever the bytes are, a decoder returns a message or raises `WireError`.  Both sides
 import this module, so it imports only `struct` and the words of an outcome.
 
-A frame is one message.  Most travel as one packet, `head + body` in one piece.  A frame of
-more than `PACKET_MAX` bytes is announced by a small packet and follows on a stream, the head
-first: its body is then never joined with anything, so that a big result is copied once.
+Down, a frame is one message.  Most travel as one packet, `head + body` in one piece.  A frame
+of more than `PACKET_MAX` bytes is announced by a small packet and follows on a stream, the head
+first: its body is then never joined with anything, so that a big payload is copied once.
 
     TASK   head: numbers, task id, lengths of the inputs    body: the call, then the inputs
            (several may follow each other in one packet)
-    ENDED  head: numbers, texts of the error                body: the pickled value
     HELLO  head: numbers, texts of the surroundings         body: the pickled initializer
+
+Up, everything is a stream of frames, so that one read takes many.  A frame begins with its kind
+and says how long it is; the kind takes four bytes up there, of which three are zero for now: there
+is room for a number of buffers that follow the body.
+
+    OK     head: numbers of an attempt that succeeded       body: the pickled value
+           (nearly all that a worker says, hence a head of its own)
+    others head: kind, length of the rest of the head, length of the body; then the rest
+    ENDED  rest: numbers, texts of the error                body: the pickled error, or value
 """
 
 import struct
@@ -20,11 +28,11 @@ from procq.outcome import Ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Final, TypeAlias
 
 
-#: One message: a packet, or the pieces of a frame too big for one: the head, then the body.
+#: One message: in one piece, or as the pieces of a frame too big for that: the head, then the body.
 Frame: "TypeAlias" = bytes | list[bytes]
 #: What a decoder reads.
 Data: "TypeAlias" = bytes | bytearray | memoryview
@@ -34,27 +42,36 @@ Data: "TypeAlias" = bytes | bytearray | memoryview
 #: stream's extra packet (2 us) no longer matters.
 PACKET_MAX: "Final" = 64 * 1024
 
+#: The biggest frame that a worker sends in one piece, in bytes.  A frame up to this size is one
+#: buffer in the kernel (at least 32 KiB since Linux 3.18), so that it is sent whole or not at all
+#: and nothing gets between its parts; a bigger one is not worth a copy more to be joined.
+PIECE_MAX: "Final" = 32 * 1024
+
 #: What a worker exits with when it cannot reach its supervisor any more although it lives:
 #: the task closed the worker's descriptors.  An arbitrary number outside of those in common use.
 EXIT_PIPES_LOST: "Final" = 84
 #: What a worker exits with when it could not start; START_FAILED, sent before, says why.
 EXIT_START_FAILED: "Final" = 85
 
-# The first byte of every packet, told apart from what random bytes look like only by its range.
+# The first byte of every packet and frame, told apart from what random bytes look like only by its range.
 _HELLO, _TASK, _EXIT, _READY, _START_FAILED, _ENDED, _PROGRESS, _BULK = range(1, 9)
 _DROP, _DROPPED = 9, 10
 # 11 is left for log records that travel to the supervisor (contract H4).
+_OK = 12
 
 #: kind, attempt, fence, length of the id, number of inputs, seq, timeout, length of the call
 _TASK_HEAD = struct.Struct("<BxxxIIIIQdQ")
-#: kind, outcome (0 ok, 1 error: the others are the supervisor's verdicts), flags, fence, seq,
-#: started_at, ended_at, cpu_s, peak RSS, retry_after_s, lengths of the value, of the class names, of
-#: the message, of the traceback
-_ENDED_HEAD = struct.Struct("<BBBxIQdddQdQIII")
+#: kind, fence, seq, started_at, ended_at, cpu_s, peak RSS, length of the value
+_OK_HEAD = struct.Struct("<IIQdddQQ")
+#: kind, length of the rest of the head, length of the body
+_UP_HEAD = struct.Struct("<IIQ")
+#: outcome (0 ok, 1 error: the others are the supervisor's verdicts), flags, fence, seq, started_at,
+#: ended_at, cpu_s, peak RSS, retry_after_s, lengths of the class names, of the message, of the traceback
+_ENDED_HEAD = struct.Struct("<BBxxIQdddQdIII")
 #: kind, worker id, cpus, workers, counts of path, argv and jobs, length of the initializer
 _HELLO_HEAD = struct.Struct("<BxxxIIIIIIQ")
-#: kind, fence, seq, done, total
-_PROGRESS_FRAME = struct.Struct("<BxxxIQdd")
+#: fence, seq, done, total
+_PROGRESS_HEAD = struct.Struct("<IQdd")
 #: kind, length of the announced frame's head, of its body
 _BULK_FRAME = struct.Struct("<BxxxxxxxQQ")
 #: A text's length, before the text.
@@ -62,9 +79,16 @@ _LENGTH = struct.Struct("<I")
 
 # The hottest calls, bound once.
 _unpack_task_head = _TASK_HEAD.unpack_from
-_unpack_ended_head = _ENDED_HEAD.unpack_from
+_unpack_ok_head = _OK_HEAD.unpack_from
+_pack_ok_head = _OK_HEAD.pack
 _TASK_HEAD_SIZE: "Final" = _TASK_HEAD.size
-_ENDED_HEAD_SIZE: "Final" = _ENDED_HEAD.size
+_OK_HEAD_SIZE: "Final" = _OK_HEAD.size
+_UP_HEAD_SIZE: "Final" = _UP_HEAD.size
+
+#: Lengths that no frame of a worker has, in bytes: of what a head names, as texts are cut to some
+#: 100 KB, and of a body, which a process must be able to hold.  Who announces them sent garbage.
+_REST_MAX: "Final" = 2**26
+_BODY_MAX: "Final" = 2**47
 
 _INFINITY: "Final" = float("inf")
 _PERMANENT, _TERMINATED, _HAS_VALUE, _HAS_RETRY_AFTER = 1, 2, 4, 8
@@ -73,11 +97,11 @@ _NO_TIMEOUT = -1.0
 #: Told to a worker that shall leave.
 EXIT_FRAME: "Final" = bytes([_EXIT])
 #: Said by a worker that can take tasks.
-READY_FRAME: "Final" = bytes([_READY])
+READY_FRAME: "Final" = _UP_HEAD.pack(_READY, 0, 0)
 #: Told to a worker whose unclaimed tasks were taken back: it shall forget them.
 DROP_FRAME: "Final" = bytes([_DROP])
 #: Said by a worker that has.
-DROPPED_FRAME: "Final" = bytes([_DROPPED])
+DROPPED_FRAME: "Final" = _UP_HEAD.pack(_DROPPED, 0, 0)
 
 
 class WireError(Exception):
@@ -110,40 +134,6 @@ class Hello:
         self.argv = argv
         self.jobs = jobs
         self.initializer = initializer
-
-
-class Task:
-    """One attempt to run.
-
-    Attributes:
-        seq: The task's number, the same for all its attempts.
-        fence: How often the task was started; with `seq` it names this start alone.
-        attempt: The attempt's number as the task sees it.
-        timeout_s: The longest it may run, or None.
-        task_id: Its id.
-        call: The pickled call.
-        inputs: The pickled results that it takes, in the order of their numbers.
-    """
-
-    __slots__ = ("attempt", "call", "fence", "inputs", "seq", "task_id", "timeout_s")
-
-    def __init__(
-        self,
-        seq: int,
-        fence: int,
-        attempt: int,
-        timeout_s: float | None,
-        task_id: str,
-        call: bytes,
-        inputs: "Sequence[bytes]",
-    ) -> None:
-        self.seq = seq
-        self.fence = fence
-        self.attempt = attempt
-        self.timeout_s = timeout_s
-        self.task_id = task_id
-        self.call = call
-        self.inputs = inputs
 
 
 class Leave:
@@ -182,7 +172,7 @@ class StartFailed:
 
 
 class Report:
-    """An attempt ended; `seq` and `fence` name it."""
+    """An attempt ended otherwise than by a plain success; `seq` and `fence` name it."""
 
     __slots__ = ("ended", "fence", "seq")
 
@@ -214,9 +204,17 @@ class Bulk:
         self.body_size = body_size
 
 
+#: One attempt to run, a plain tuple since each task comes as one: seq (the task's number, the same
+#: for all its attempts), fence (how often the task was started; with seq it names this start alone),
+#: the attempt's number as the task sees it, timeout_s or None, the task's id in UTF-8 (`id_text`
+#: reads it), the pickled call, and the pickled results that it takes in the order of their numbers.
+Task: "TypeAlias" = tuple[int, int, int, float | None, bytes, bytes, list[bytes]]
+#: An attempt that succeeded: seq, fence, pickled value, started_at, ended_at, cpu_s, peak RSS in bytes.
+Success: "TypeAlias" = tuple[int, int, bytes, float, float, float, int]
 #: What goes down to a worker, and what comes up from it.
 DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk
-UpMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Dropped | Bulk
+OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Dropped
+UpMessage: "TypeAlias" = Success | OtherMessage
 
 
 # --- down --------------------------------------------------------------------------------------
@@ -241,7 +239,7 @@ def pack_task(
     call: bytes,
     inputs: "Sequence[bytes]" = (),
 ) -> Frame:
-    """Pack one attempt to run; see `Task` for the parts, which come one by one as an object costs 0.3 us."""
+    """Pack one attempt to run; see `Task` for the parts."""
     name = task_id.encode("utf-8", "surrogatepass")
     head = (
         _TASK_HEAD.pack(
@@ -285,7 +283,12 @@ def unpack_down(head: Data, body: Data | None = None) -> DownMessage:
     raise _malformed(head, "unknown kind")
 
 
-def _unpack_tasks(packet: Data) -> list[Task]:
+def id_text(data: Data) -> str:
+    """Return the id in a `Task`."""
+    return str(data, "utf-8", "surrogatepass")
+
+
+def _unpack_tasks(packet: Data) -> "list[Task]":
     """Read the tasks of a packet, one behind the other."""
     tasks = []
     at = 0
@@ -299,22 +302,22 @@ def _unpack_tasks(packet: Data) -> list[Task]:
         if inputs_count:
             _need(packet, call_at + 8 * inputs_count)
             lengths = struct.unpack_from(f"<{inputs_count}Q", packet, call_at)
-        task_id = str(packet[start:call_at], "utf-8", "surrogatepass")
+        name: bytes = packet[start:call_at]  # type: ignore[assignment]  # views serve as bytes
         call_at += 8 * inputs_count
         at = call_at + call_size
-        call = packet[call_at:at]
-        inputs = []
+        call: bytes = packet[call_at:at]  # type: ignore[assignment]
+        inputs: list[bytes] = []
         for length in lengths:
-            inputs.append(packet[at : at + length])
+            inputs.append(packet[at : at + length])  # type: ignore[arg-type]
             at += length
-        tasks.append(Task(seq, fence, attempt, None if timeout_s < 0 else timeout_s, task_id, call, inputs))  # type: ignore[arg-type]  # views serve as bytes
+        tasks.append((seq, fence, attempt, None if timeout_s < 0 else timeout_s, name, call, inputs))
         if at >= len(packet):
             if at > len(packet):
                 raise _malformed(packet, "packet of the wrong length")
             return tasks
 
 
-def _unpack_big_task(head: Data, body: Data) -> Task:
+def _unpack_big_task(head: Data, body: Data) -> "Task":
     """Read a task that came through the stream; its payloads are views of the body."""
     _, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _unpack_task_head(head)
     start = _TASK_HEAD_SIZE + id_size
@@ -323,13 +326,14 @@ def _unpack_big_task(head: Data, body: Data) -> Task:
     lengths = struct.unpack_from(f"<{inputs_count}Q", head, start)
     if len(body) != call_size + sum(lengths):
         raise _malformed(head, "body of the wrong length")
-    task_id = str(head[_TASK_HEAD_SIZE:start], "utf-8", "surrogatepass")
-    inputs = []
+    name: bytes = head[_TASK_HEAD_SIZE:start]  # type: ignore[assignment]  # views serve as bytes
+    inputs: list[bytes] = []
     at = call_size
     for length in lengths:
-        inputs.append(body[at : at + length])
+        inputs.append(body[at : at + length])  # type: ignore[arg-type]
         at += length
-    return Task(seq, fence, attempt, None if timeout_s < 0 else timeout_s, task_id, body[:call_size], inputs)  # type: ignore[arg-type]  # views serve as bytes
+    call: bytes = body[:call_size]  # type: ignore[assignment]
+    return seq, fence, attempt, None if timeout_s < 0 else timeout_s, name, call, inputs
 
 
 def _unpack_hello(head: Data, body: Data | None) -> Hello:
@@ -358,8 +362,17 @@ def _unpack_hello(head: Data, body: Data | None) -> Hello:
 # --- up ----------------------------------------------------------------------------------------
 
 
+def pack_success(
+    seq: int, fence: int, value: bytes, started_at: float, ended_at: float, cpu_s: float, peak_rss_bytes: int
+) -> Frame:
+    """Pack the report on an attempt that succeeded; see `Success` for the parts."""
+    size = len(value)
+    head = _pack_ok_head(_OK, fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, size)
+    return head + value if size <= PIECE_MAX - _OK_HEAD_SIZE else [head, value]
+
+
 def pack_ended(seq: int, fence: int, ended: Ended) -> Frame:
-    """Pack the report on an attempt.
+    """Pack the report on an attempt that ended otherwise; also one that succeeded though it was asked to stop.
 
     Its `pid`, `exit_code` and `signal` do not travel: the supervisor knows them.
     """
@@ -376,25 +389,18 @@ def pack_ended(seq: int, fence: int, ended: Ended) -> Frame:
         names = "\n".join(ended.error_types).encode("utf-8", "backslashreplace")
         message = ended.message.encode("utf-8", "backslashreplace")
         traceback = ended.traceback.encode("utf-8", "backslashreplace")
-    head = _ENDED_HEAD.pack(
-        _ENDED, 0 if ended.outcome == "ok" else 1, flags, fence, seq,
+    numbers = _ENDED_HEAD.pack(
+        0 if ended.outcome == "ok" else 1, flags, fence, seq,
         ended.started_at, ended.ended_at, ended.cpu_s, ended.peak_rss_bytes,
-        0.0 if retry_after_s is None else retry_after_s,
-        0 if value is None else len(value), len(names), len(message), len(traceback),
+        0.0 if retry_after_s is None else retry_after_s, len(names), len(message), len(traceback),
     )  # fmt: skip
-    if ended.outcome != "ok":
-        head += names + message + traceback
-    if value is None:
-        value = b""
-    if len(head) + len(value) <= PACKET_MAX:
-        return head + value
-    return [head, value]
+    return _up_frame(_ENDED, numbers + names + message + traceback, b"" if value is None else value)
 
 
 def pack_start_failed(failed: StartFailed) -> Frame:
     """Pack why a worker could not start."""
     texts = (failed.error_type, failed.message, failed.traceback)
-    return _frame(b"".join([bytes([_START_FAILED]), *map(_pack_text, texts)]), [])
+    return _up_frame(_START_FAILED, b"".join(map(_pack_text, texts)))
 
 
 def pack_progress(seq: int, fence: int, done: float, total: float) -> bytes:
@@ -403,65 +409,111 @@ def pack_progress(seq: int, fence: int, done: float, total: float) -> bytes:
     Raises:
         struct.error: `done` or `total` is no number.
     """
-    return _PROGRESS_FRAME.pack(_PROGRESS, fence, seq, done, total)
+    rest = _PROGRESS_HEAD.pack(fence, seq, done, total)
+    return _UP_HEAD.pack(_PROGRESS, len(rest), 0) + rest
 
 
-def unpack_up(head: Data, body: bytes | None = None) -> UpMessage:
-    """Read a message of a worker.
+def _up_frame(kind: int, rest: bytes, body: bytes = b"") -> Frame:
+    head = _UP_HEAD.pack(kind, len(rest), len(body)) + rest
+    return head + body if len(head) + len(body) <= PIECE_MAX else [head, body]
+
+
+def unpack_up(data: bytes, messages: "list[UpMessage]") -> int:
+    """Read what a worker has said; whole messages only.
 
     Args:
-        head: A packet, or the head of a frame from the stream.
-        body: The body of a frame from the stream; it becomes the message's value as it is.
+        data: Frames, one behind the other; the last one may not be whole.
+        messages: What they say is appended to this.
+
+    Returns:
+        How many bytes those messages took.
+
+    Raises:
+        WireError: What comes next is no message; those before it have been appended.
+    """
+    unpack, append, ok, head_size = _unpack_ok_head, messages.append, _OK, _OK_HEAD_SIZE
+    at, end = 0, len(data)
+    while at < end:
+        if data[at] == ok:
+            body_at = at + head_size
+            if body_at > end:
+                break
+            kind, fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, size = unpack(data, at)
+            # Comparisons that NaN fails, for the scheduler's heaps rely on an order among numbers.
+            if kind != ok or not started_at <= ended_at or size > _BODY_MAX:
+                raise _malformed(data[at:body_at], "parts that do not fit together")
+            next_at = body_at + size
+            if next_at > end:
+                break
+            append((seq, fence, data[body_at:next_at], started_at, ended_at, cpu_s, peak_rss_bytes))
+        else:
+            sizes = frame_sizes(data, at)
+            if sizes is None:
+                break
+            body_at = at + sizes[0]
+            next_at = body_at + sizes[1]
+            if next_at > end:
+                break
+            append(unpack_frame(data[at:body_at], data[body_at:next_at]))
+        at = next_at
+    return at
+
+
+def frame_sizes(data: bytes, at: int = 0) -> tuple[int, int] | None:
+    """Return the lengths of the head and of the body of the frame that begins there, in bytes.
+
+    Returns:
+        None if too little of it has come to tell.
+
+    Raises:
+        WireError: It is no frame.
+    """
+    kind = data[at]
+    if kind == _OK:
+        return (_OK_HEAD_SIZE, _unpack_ok_head(data, at)[-1]) if len(data) - at >= _OK_HEAD_SIZE else None
+    if kind not in _UP_READERS:
+        raise _malformed(data[at : at + _UP_HEAD_SIZE], "unknown kind")
+    if len(data) - at < _UP_HEAD_SIZE:
+        return None
+    word, rest_size, body_size = _UP_HEAD.unpack_from(data, at)
+    if word != kind or rest_size > _REST_MAX or body_size > _BODY_MAX:
+        raise _malformed(data[at : at + _UP_HEAD_SIZE], "parts that do not fit together")
+    return _UP_HEAD_SIZE + rest_size, body_size
+
+
+def unpack_frame(head: Data, body: bytes) -> "UpMessage":
+    """Read one whole frame of a worker; the body becomes the message's value as it is.
 
     Raises:
         WireError: It is none.
     """
     try:
-        kind = head[0]
-        if kind == _ENDED:
-            return _unpack_ended(head, body)
-        if kind == _START_FAILED and not body:
-            (error_type, message, traceback), end = _unpack_texts(head, 1, 3)
-            if len(head) == end:
-                return StartFailed(error_type, message, traceback)
-        elif body is None and kind == _PROGRESS:
-            _, fence, seq, done, total = _PROGRESS_FRAME.unpack(head)
-            return Progress(seq, fence, done, total)
-        elif body is None and kind == _READY and len(head) == 1:
-            return Ready()
-        elif body is None and kind == _DROPPED and len(head) == 1:
-            return Dropped()
-        elif body is None and kind == _BULK:
-            return Bulk(*_BULK_FRAME.unpack(head)[1:])
+        if head[0] == _OK:
+            kind, fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, size = _OK_HEAD.unpack(head)
+            if kind == _OK and started_at <= ended_at and size == len(body):
+                return seq, fence, body, started_at, ended_at, cpu_s, peak_rss_bytes
+            raise _malformed(head, "parts that do not fit together")
+        kind, rest_size, body_size = _UP_HEAD.unpack_from(head)
+        if _UP_HEAD_SIZE + rest_size != len(head) or body_size != len(body):
+            raise _malformed(head, "parts of the wrong length")
+        return _UP_READERS[kind](head, body)
+    except KeyError:
+        raise _malformed(head, "unknown kind") from None
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise _malformed(head, str(error)) from error
-    raise _malformed(head, "unknown kind")
 
 
-def _unpack_ended(head: Data, body: bytes | None) -> Report:
+def _unpack_ended(head: Data, body: bytes) -> Report:
     (
-        _, outcome, flags, fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, retry_after_s,
-        value_size, names_size, message_size, traceback_size,
-    ) = _unpack_ended_head(head)  # fmt: skip
-    start = _ENDED_HEAD_SIZE
-    names: tuple[str, ...] = ()
-    message = traceback = ""
-    if outcome:
-        names_end = start + names_size
-        message_end = names_end + message_size
-        start = message_end + traceback_size
-        _need(head, start)
-        # A task's words may hold anything; they are for reading only, so they never fail.
-        names = tuple(str(head[_ENDED_HEAD_SIZE:names_end], "utf-8", "replace").splitlines())
-        message = str(head[names_end:message_end], "utf-8", "replace")
-        traceback = str(head[message_end:start], "utf-8", "replace")
-    if body is None:
-        body = bytes(head[start:])
-    elif len(head) != start:
-        raise _malformed(head, "head of the wrong length")
+        outcome, flags, fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, retry_after_s,
+        names_size, message_size, traceback_size,
+    ) = _ENDED_HEAD.unpack_from(head, _UP_HEAD_SIZE)  # fmt: skip
+    names_at = _UP_HEAD_SIZE + _ENDED_HEAD.size
+    message_at = names_at + names_size
+    traceback_at = message_at + message_size
     # Comparisons that NaN fails, for the scheduler's heaps rely on an order among numbers.
     if (
-        len(body) != value_size
+        len(head) != traceback_at + traceback_size
         or outcome > 1
         or not started_at <= ended_at
         or not 0.0 <= retry_after_s < _INFINITY
@@ -477,15 +529,55 @@ def _unpack_ended(head: Data, body: bytes | None) -> Report:
         peak_rss_bytes=peak_rss_bytes,
     )
     if outcome:
-        ended.error_types = names
-        ended.message = message
-        ended.traceback = traceback
+        # A task's words may hold anything; they are for reading only, so they never fail.
+        ended.error_types = tuple(str(head[names_at:message_at], "utf-8", "replace").splitlines())
+        ended.message = str(head[message_at:traceback_at], "utf-8", "replace")
+        ended.traceback = str(head[traceback_at:], "utf-8", "replace")
         ended.permanent = flags & _PERMANENT != 0
         if flags & _HAS_RETRY_AFTER:
             ended.retry_after_s = retry_after_s
     if flags & _TERMINATED:
         ended.terminated = True
     return Report(seq, fence, ended)
+
+
+def _unpack_start_failed(head: Data, body: bytes) -> StartFailed:
+    (error_type, message, traceback), end = _unpack_texts(head, _UP_HEAD_SIZE, 3)
+    if body or end != len(head):
+        raise _malformed(head, "parts of the wrong length")
+    return StartFailed(error_type, message, traceback)
+
+
+def _unpack_progress(head: Data, body: bytes) -> Progress:
+    if body:
+        raise _malformed(head, "a body where there is none")
+    fence, seq, done, total = _PROGRESS_HEAD.unpack(head[_UP_HEAD_SIZE:])
+    return Progress(seq, fence, done, total)
+
+
+def _unpack_ready(head: Data, body: bytes) -> Ready:
+    _need_bare(head, body)
+    return Ready()
+
+
+def _unpack_dropped(head: Data, body: bytes) -> Dropped:
+    _need_bare(head, body)
+    return Dropped()
+
+
+def _need_bare(head: Data, body: bytes) -> None:
+    if len(head) != _UP_HEAD_SIZE or body:
+        raise _malformed(head, "more than the kind")
+
+
+#: What reads a whole frame from a worker, by kind; an OK has its own way.
+_UP_READERS: "Final[Mapping[int, Callable[[Data, bytes], UpMessage]]]" = {
+    _ENDED: _unpack_ended,
+    _START_FAILED: _unpack_start_failed,
+    _PROGRESS: _unpack_progress,
+    _READY: _unpack_ready,
+    _DROPPED: _unpack_dropped,
+}
 
 
 # --- both --------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from procq import payload
 from procq.engine import attempt
 from procq.engine.local import wire
 from procq.engine.local.transport import WorkerEnd
-from procq.inside import Context, Terminated, enter
-from procq.outcome import Ended
+from procq.inside import Context, Terminated, enter_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,28 +25,37 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
     from typing import Final
+
+    from procq.inside import Token
 else:
     import _signal
 
-#: Seconds between two progress packets of an attempt; what is said in between is dropped.
+#: Seconds between two progress reports of an attempt; what is said in between is dropped.
 #: A display is redrawn at about this pace, and a loop that reports each step costs nobody much.
 PROGRESS_EVERY_S: "Final" = 0.1
 #: Of attempts shorter than this (seconds) the wall time passes for the CPU time: a reading costs
-#: 0.5 us of the 7 us that a tiny task costs in all, and nobody can read so small an error off a report.
+#: 0.5 us, a noticeable part of a tiny task, and nobody can read so small an error off a report.
 BRIEF_S: "Final" = 0.001
 #: After attempts shorter than this (seconds) the peak of memory is not read again: it costs 12 us.
 MEMORY_BRIEF_S: "Final" = 0.010
+
+# What each attempt needs, bound once.
+_clock = time.monotonic
+_getsignal = _signal.getsignal
+_SIGTERM: "Final" = _signal.SIGTERM
+_SIGINT: "Final" = _signal.SIGINT
+_SIG_IGN: "Final" = _signal.SIG_IGN
 
 
 def main(argv: "Sequence[str]") -> None:
     """Be a worker until told to leave.
 
     Args:
-        argv: The descriptors: tasks, results, stream, claims, dead man's switch.
+        argv: The descriptors: tasks, stream, claims, dead man's switch.
     """
-    tasks_fd, results_fd, stream_fd, claims_fd, switch_fd = map(int, argv)
+    tasks_fd, stream_fd, claims_fd, switch_fd = map(int, argv)
     arm(switch_fd)
-    end = WorkerEnd(tasks_fd, results_fd, stream_fd, claims_fd)
+    end = WorkerEnd(tasks_fd, stream_fd, claims_fd)
     worker = Worker(end)
     worker.take_signals()
     status = 0
@@ -110,31 +118,20 @@ def watch(switch_fd: int) -> None:
 class Worker:
     """What this process knows of itself."""
 
-    __slots__ = (
-        "_busy",
-        "_cpu_s",
-        "_end",
-        "_gate",
-        "_on_sigterm",
-        "_peak_rss_bytes",
-        "_pid",
-        "_progress_due",
-        "_running",
-    )
+    __slots__ = ("_busy", "_cpu_s", "_end", "_gate", "_on_sigterm", "_peak_rss_bytes", "_place", "_progress_due")
 
     def __init__(self, end: WorkerEnd) -> None:
         self._end = end
         self._gate = attempt.Gate()
         #: One object for good: `self._terminate` is a new one each time, and could not be recognised.
         self._on_sigterm = self._terminate
-        self._pid = os.getpid()
+        #: Its `token` says who runs; None between attempts.
+        self._place = enter_lazily(self._context)
         #: CPU seconds used when the last attempt ended, and the highest resident memory until then.
         self._cpu_s = 0.0
         self._peak_rss_bytes = 0
         #: From just before an attempt is claimed until its report is sent.
         self._busy = False
-        #: (seq, fence) of the attempt whose code is running, else None.
-        self._running: tuple[int, int] | None = None
         #: When the running attempt may report progress again.
         self._progress_due = 0.0
 
@@ -165,6 +162,8 @@ class Worker:
         hello = self._end.receive()
         if not isinstance(hello, wire.Hello):
             return False  # told to leave before the first word
+        # A task may fork, and its child come home like the task: only the parent must report.
+        os.register_at_fork(after_in_child=self._note_fork)
         sys.path[:] = hello.path
         sys.argv[:] = hello.argv
         try:
@@ -182,6 +181,9 @@ class Worker:
         self._cpu_s, self._peak_rss_bytes = time.process_time(), peak_rss_bytes()
         self._end.send(wire.READY_FRAME)
         return True
+
+    def _note_fork(self) -> None:
+        self._end.is_child = True
 
     # --- attempts ---
 
@@ -219,52 +221,59 @@ class Worker:
 
     def _run(self, task: wire.Task) -> wire.Frame:
         """Run one attempt and pack the report."""
-        seq, fence, timeout_s = task.seq, task.fence, task.timeout_s
-        self._running = running = (seq, fence)
+        seq, fence, number, timeout_s, name, call, inputs = task
+        place = self._place
         self._progress_due = 0.0
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        before = enter(Context(task.task_id, task.attempt, deadline, partial(self._progress, running)))
-        ended = attempt.run(task.call, task.inputs, gate=self._gate)
-        self._running = None
-        enter(before)
-        if os.getpid() != self._pid:
+        place.token = (seq, fence, number, deadline, name)
+        ended = attempt.run_lean(call, inputs, _clock, self._gate)
+        place.token = place.inner = None
+        if self._end.is_child:
             # The task forked, and this is the child coming home: the report is its parent's.
             os._exit(0)
-        if _signal.getsignal(_signal.SIGTERM) is not self._on_sigterm:
-            _signal.signal(_signal.SIGTERM, self._on_sigterm)
-        if _signal.getsignal(_signal.SIGINT) is not _signal.SIG_IGN:
-            _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+        if _getsignal(_SIGTERM) is not self._on_sigterm:
+            _signal.signal(_SIGTERM, self._on_sigterm)
+        if _getsignal(_SIGINT) is not _SIG_IGN:
+            _signal.signal(_SIGINT, _SIG_IGN)
         flush_streams()
-        self._meter(ended)
+        if isinstance(ended, tuple):
+            value, started_at, ended_at = ended
+            cpu_s = self._meter(ended_at - started_at)
+            return wire.pack_success(seq, fence, value, started_at, ended_at, cpu_s, self._peak_rss_bytes)
+        ended.cpu_s = self._meter(ended.ended_at - ended.started_at)
+        ended.peak_rss_bytes = self._peak_rss_bytes
         return wire.pack_ended(seq, fence, ended)
 
-    def _meter(self, ended: Ended) -> None:
-        """Fill in what the attempt used."""
-        took_s = ended.ended_at - ended.started_at
+    def _meter(self, took_s: float) -> float:
+        """Return the CPU seconds that an attempt used, and keep the peak of memory up to date."""
         if took_s < BRIEF_S:
-            ended.cpu_s = took_s
             self._cpu_s += took_s
-        else:
-            cpu_s = time.process_time()
-            # Brief attempts before may have been charged more than they used.
-            ended.cpu_s = max(0.0, cpu_s - self._cpu_s)
-            self._cpu_s = cpu_s
-            if took_s >= MEMORY_BRIEF_S:
-                self._peak_rss_bytes = peak_rss_bytes()
-        ended.peak_rss_bytes = self._peak_rss_bytes
+            return took_s
+        cpu_s = time.process_time()
+        # Brief attempts before may have been charged more than they used.
+        used_s = max(0.0, cpu_s - self._cpu_s)
+        self._cpu_s = cpu_s
+        if took_s >= MEMORY_BRIEF_S:
+            self._peak_rss_bytes = peak_rss_bytes()
+        return used_s
 
-    def _progress(self, attempt_of: tuple[int, int], done: float, total: float) -> None:
+    def _context(self, token: "Token") -> Context:
+        """Make what `current()` returns in an attempt."""
+        _, _, number, deadline, name = token
+        return Context(wire.id_text(name), number, deadline, partial(self._progress, token))
+
+    def _progress(self, token: "Token", done: float, total: float) -> None:
         """Tell the supervisor how far the attempt is, unless it just was told."""
         done, total = float(done), float(total)  # a mistake shows each time, not only when it is due
         # By identity, as a thread may outlive its attempt and then speaks for nobody.  Should it be
-        # caught between this check and the packet, the packet still names the attempt that it was.
-        if self._running is not attempt_of:
+        # caught between this check and the frame, the frame still names the attempt that it was.
+        if self._place.token is not token:
             return
         now = time.monotonic()
         if now < self._progress_due:
             return
         self._progress_due = now + PROGRESS_EVERY_S
-        self._end.send_if_room(wire.pack_progress(*attempt_of, done, total))
+        self._end.send_if_room(wire.pack_progress(token[0], token[1], done, total))
 
 
 def peak_rss_bytes() -> int:
@@ -289,9 +298,16 @@ def peak_rss_bytes() -> int:
 
 def flush_streams() -> None:
     """Let what the task printed appear before its outcome does."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:  # noqa: BLE001 - none, closed, its reader gone, or a task's own object
+        _flush_each()
+
+
+def _flush_each() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except BaseException:  # noqa: BLE001, S110 - closed, its reader gone, or a task's own object
+        try:  # noqa: SIM105 - contextlib is an import more for every worker
+            stream.flush()
+        except BaseException:  # noqa: BLE001, S110 - as above
             pass

@@ -1,0 +1,575 @@
+"""`Results`: what `Queue.map` returns (contract F2).
+
+Decides how many items make a task, and puts their results back in their places.  A tiny item would
+cost more to send than to run, so brief ones travel in chunks, of which each is one task; what
+cannot be shared goes alone: an item that stands for a result, one that is big, one that cannot be
+pickled, and whatever must be tried again.  Knows of workers only how many there may be;
+all of it happens in the thread that makes the map or reads from it.
+
+The life of an item: read from the input, part of a unit (a chunk, or a task of its own) that is
+submitted, part of what came of the unit when that has ended, taken.  From the first to the last
+it counts as in flight.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Final, Generic, Protocol, TypeVar, cast, final
+
+from procq.core.states import Status
+from procq.core.task import Task
+from procq.engine import chunk
+from procq.errors import EngineError, InternalError, QueueClosedError, UsageError
+from procq.handle import Arrivals, Handle, error_of_attempt, task_of, warn_if_not_started
+from procq.outcome import Ended
+from procq.payload import PLAIN, NotPicklable, dump_part, dumps, loads
+from procq.spec import Options, TaskFunction, call_spec, type_of
+from procq.supervisor import Supervisor
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+#: So long should a chunk take (seconds): a task costs some 0.1 ms on both sides together, so less
+#: would pay too much of that; more would make whoever waits for a result, a cancel or the end wait longer.
+TARGET_S: Final = 0.002
+#: A chunk has at most so many times the items of one that is known to be brief: what comes may be slower.
+GROWTH: Final = 8
+#: Items of a chunk at most, and bytes of their arguments or results, about: what is in flight is in memory.
+ITEMS_MAX: Final = 16_384
+BYTES_MAX: Final = 64 * 1024
+#: An item of so many bytes travels alone.
+BIG_BYTES: Final = BYTES_MAX // 8
+#: So many items are pickled before their bytes are looked at.
+BLOCK: Final = 256
+#: Tasks in flight for each worker unless the user says otherwise: one that runs, one that waits
+#: behind it, and two whose results are being read.
+AHEAD: Final = 4
+
+#: Options that a chunk of items can have as well as one item; any other asks for a task for each.
+_SHARED: Final = frozenset({"type", "priority", "max_attempts", "backoff", "retry_on", "never_retry", "retry_for"})
+
+
+class Submitter(Protocol):
+    """What `Results` asks of a queue."""
+
+    def submit(self, what: Any, /, *args: Any) -> Handle[Any]:  # noqa: ANN401 - as `Queue.submit`
+        """Submit a task."""
+
+    def _submit_begun(self, fn: Callable[..., Any], args: tuple[Any, ...], ended: Ended) -> Handle[Any]:
+        """Submit a task whose first attempt was made in a chunk."""
+
+
+# --- how many items make a task ----------------------------------------------------------------
+
+
+@final
+class Size:
+    """How many items a task shall have, learnt from those that ended.
+
+    Begins with one: the first results are wanted soon, and slow items must never wait for each other.
+
+    Args:
+        fixed: What the user wants; None: as many as fit into `TARGET_S`.
+        most: Never more.
+    """
+
+    __slots__ = ("_fixed", "_most", "_read_s", "items")
+
+    def __init__(self, fixed: int | None, most: int) -> None:
+        self._fixed = fixed
+        self._most = most
+        #: what reading an item from the input takes, in seconds
+        self._read_s = 0.0
+        #: the present answer
+        self.items = 1 if fixed is None else fixed
+
+    def near_end(self, left: int | None, workers: int) -> int:
+        """Return the answer, given how many items are left in all; None: nobody knows.
+
+        A fair share of these, so that the workers end together; a quarter of a chunk is little enough for that.
+        """
+        if left is None or self._fixed is not None:
+            return self.items
+        return min(self.items, max(self.items // 4, left // (2 * workers), 1))
+
+    def note_read(self, items: int, took_s: float) -> None:
+        """Learn what it took to read items; a slow input is read one by one, or nothing would come of it for long."""
+        self._read_s = took_s / items
+        if self._fixed is None and self._read_s * self.items > TARGET_S:
+            self.items = max(1, int(TARGET_S / self._read_s))
+
+    def note(self, items: int, took_s: float, size_bytes: int) -> None:
+        """Learn from a task: how many items it had, what they took, and the bytes of their results."""
+        if self._fixed is not None:
+            return
+        item_s = max(took_s / items, self._read_s)
+        wanted = self._most if item_s * self._most <= TARGET_S else int(TARGET_S / item_s)
+        if size_bytes * wanted > BYTES_MAX * items:
+            wanted = BYTES_MAX * items // size_bytes
+        # A small task, sent before it was known how brief they are, holds nothing back.
+        self.items = max(1, min(wanted, max(GROWTH * items, self.items), self._most))
+
+
+@final
+class Source:
+    """The input of a map.
+
+    Attributes:
+        is_bare: Whether an item is the only argument, rather than a tuple of them.
+        left: How many items there may be left; None if nobody knows.
+    """
+
+    __slots__ = ("_clock", "_items", "is_bare", "left")
+
+    def __init__(self, iterables: Sequence[Iterable[Any]], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.is_bare = len(iterables) == 1
+        self._items: Iterator[Any] = iter(iterables[0]) if self.is_bare else zip(*iterables, strict=False)
+        #: only a container is believed; an iterator may have a length and yet be slow, or wrong
+        self.left = min(map(len, iterables)) if all(hasattr(one, "__len__") for one in iterables) else None  # type: ignore[arg-type]
+
+    def read(self, items: list[Any], most: int) -> bool:
+        """Add up to so many items to a list; return whether there may be more.
+
+        Whatever was read is in the list, also when the input raises.
+        """
+        before = len(items)
+        if self.left is None:
+            more = self._read_patiently(items, most)
+        else:
+            items.extend(islice(self._items, most))
+            self.left = max(0, self.left - (len(items) - before))
+            more = len(items) - before == most
+        return more
+
+    def _read_patiently(self, items: list[Any], most: int) -> bool:
+        """Read from an input that may make one wait: what was read is sent when that has taken long enough."""
+        clock = self._clock
+        ends_at = clock() + TARGET_S
+        more = False
+        for item in islice(self._items, most):
+            items.append(item)
+            more = True
+            if clock() >= ends_at:
+                break
+        return more
+
+    def close(self) -> None:
+        """Give nothing more."""
+        self._items = iter(())
+        self.left = 0
+
+
+# --- what was submitted ------------------------------------------------------------------------
+
+
+@final
+class Unit:
+    """What was submitted as one task, or is to come of it."""
+
+    __slots__ = ("blocks", "handle", "items", "parts")
+
+    def __init__(self, handle: Handle[Any], items: int, blocks: "list[bytes | list[bytes]] | None" = None) -> None:
+        self.handle = handle
+        #: how many items; 0 for one that was part of a chunk before
+        self.items = items
+        #: of a chunk, the items as they were sent: should it end badly, they are sent again
+        self.blocks = blocks
+        #: what came of it, in order: results, an error in the place of one, or a unit that is yet to end
+        self.parts: list[list[Any] | Exception | Unit] | None = None
+
+
+@final
+class Results(Generic[R]):
+    """The results of a `map`, one by one; an error is raised in its place and does not end it.
+
+    Made by `Queue.map`.  For one thread at a time.
+    """
+
+    def __init__(
+        self,
+        queue: Submitter,
+        supervisor: Supervisor,
+        fn: "Callable[..., R] | TaskFunction[..., R]",
+        source: Source,
+        size: Size,
+        *,
+        ordered: bool,
+        window: int | None,
+        workers: int,
+        timeout_s: float | None,
+        chunks: "tuple[bytes, Options] | None",
+    ) -> None:
+        self._queue = queue
+        self._supervisor = supervisor
+        self._fn = fn
+        self._source = source
+        self._size = size
+        self._ordered = ordered
+        #: items in flight at most; None: `AHEAD` tasks for each worker
+        self._window = window
+        self._workers = workers
+        self._timeout_s = timeout_s
+        #: the pickled function and the options of chunks; None: each item is a task
+        self._chunks = chunks
+        #: the results being taken, and how many there were
+        self._page: Iterator[R] = iter(())
+        self._page_items = 0
+        #: items read and not yet taken; the whole of a page until its end
+        self._in_flight = 0
+        #: what is to be taken next, in order; where the order is that of the ends, no unit
+        self._line: deque[list[R] | Exception | Unit] = deque()
+        #: all and only units that have not ended, or of whose end nothing is known here
+        self._pending: dict[Task, Unit] = {}
+        self._arrivals = Arrivals()
+        #: what the input raised; until it is told nothing more is read
+        self._input_error: Exception | None = None
+        self._fill()
+
+    def __iter__(self) -> "Results[R]":
+        return self
+
+    def __next__(self) -> R:
+        for value in self._page:  # as quick as can be: most results come by here
+            return value
+        return self._turn()
+
+    def _turn(self) -> R:
+        """Go on to the next page; return its first result, or raise the error that stands there."""
+        self._in_flight -= self._page_items
+        self._page_items = 0
+        self._fill()
+        part = self._next_part()
+        if part is None:
+            raise StopIteration
+        if isinstance(part, Exception):
+            self._in_flight -= 1
+            try:
+                raise part
+            finally:
+                del part  # its traceback holds this frame: a cycle
+        self._page_items = len(part)
+        self._page = iter(part)
+        return next(self._page)
+
+    def _next_part(self) -> "list[R] | Exception | None":
+        """Wait for what is to be taken next; None at the end of all.
+
+        Raises:
+            TimeoutError: It did not come in time; it can be had later.
+        """
+        clock = self._supervisor.engine.now
+        ends_at = None if self._timeout_s is None else clock() + self._timeout_s
+        line = self._line
+        while True:
+            if line:
+                first = line[0]
+                if not isinstance(first, Unit):
+                    return cast("list[R] | Exception", line.popleft())
+                if first.parts is not None:
+                    line.popleft()
+                    line.extendleft(reversed(first.parts))
+                    continue
+            if not self._pending:
+                error, self._input_error = self._input_error, None
+                return error
+            self._take_arrival(None if ends_at is None else max(0.0, ends_at - clock()))
+
+    def _take_arrival(self, timeout_s: float | None) -> None:
+        """Wait until any unit has ended, and open it."""
+        supervisor = self._supervisor
+        supervisor.settle_if_abandoned()
+        warn_if_not_started(supervisor, timeout_s)
+        task = self._arrivals.take(supervisor, timeout_s)
+        if task is None:
+            hint = "" if supervisor.opened else "; the queue was not started"
+            raise TimeoutError(f"no result of the map within {self._timeout_s:g} s of waiting{hint}")
+        unit = self._pending[task]
+        before = len(self._pending)
+        try:
+            parts = self._parts_of(unit)
+        except BaseException:  # Ctrl-C amid this: it will be done once more
+            for begun in list(self._pending)[before:]:
+                again = self._pending.pop(begun)
+                self._arrivals.forget(again.handle)
+                again.handle.cancel()
+            self._arrivals.put_back(task)
+            raise
+        del self._pending[task]
+        unit.parts = parts
+        unit.blocks = None
+        if not self._ordered:
+            self._line.extend(part for part in parts if not isinstance(part, Unit))
+
+    # --- submitting ----------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Read items and submit them while there is room in flight."""
+        while self._input_error is None:
+            size = 1
+            if self._chunks is not None:
+                size = self._size.near_end(self._source.left, self._workers)
+            window = AHEAD * self._workers * size if self._window is None else self._window
+            if self._in_flight and self._in_flight + size > window:
+                return
+            if not self._submit_next(size):
+                return
+
+    def _submit_next(self, size: int) -> bool:
+        """Read so many items and submit them; return whether there may be more."""
+        items: list[Any] = []
+        clock = self._supervisor.engine.now
+        began_at = clock()
+        try:
+            more = self._source.read(items, size)
+        except Exception as error:  # noqa: BLE001 - the input's own: raised after what was read before
+            self._submit_items(items)
+            self._input_error = error
+            self._in_flight += 1
+            return False
+        if items:
+            self._size.note_read(len(items), clock() - began_at)
+            self._submit_items(items)
+        return more
+
+    def _submit_items(self, items: list[Any]) -> None:
+        """Submit items, each alone or many together, and note them in their order."""
+        if len(items) == 1 or self._chunks is None:
+            for item in items:
+                self._submit_alone(self._args_of(item))
+            return
+        blocks: list[bytes | list[bytes]] = []
+        held, size_bytes = 0, 0
+        for start in range(0, len(items), BLOCK):
+            block = items[start : start + BLOCK]
+            data = self._plain(block)
+            if data is not None:
+                blocks.append(data)
+                held += len(block)
+                size_bytes += len(data)
+            else:
+                for item in block:
+                    sealed = self._sealed(item)
+                    if sealed is None:
+                        self._submit_chunk(blocks, held)
+                        blocks, held, size_bytes = [], 0, 0
+                        self._submit_alone(self._args_of(item))
+                        continue
+                    if not blocks or isinstance(blocks[-1], bytes):
+                        blocks.append([])
+                    cast("list[bytes]", blocks[-1]).append(sealed)
+                    held += 1
+                    size_bytes += len(sealed)
+                    if size_bytes >= BYTES_MAX:
+                        self._submit_chunk(blocks, held)
+                        blocks, held, size_bytes = [], 0, 0
+            if size_bytes >= BYTES_MAX:
+                self._submit_chunk(blocks, held)
+                blocks, held, size_bytes = [], 0, 0
+        self._submit_chunk(blocks, held)
+
+    def _args_of(self, item: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the user's
+        return (item,) if self._source.is_bare else item
+
+    def _plain(self, items: list[Any]) -> bytes | None:
+        """Pickle items together; None if there are any that the function, or whoever made them, could change."""
+        values = items if self._source.is_bare else chain.from_iterable(items)
+        if not PLAIN.issuperset(map(type, values)):
+            return None
+        data = dumps(items)
+        return data if len(data) <= BYTES_MAX else None  # else each is looked at by itself
+
+    def _sealed(self, item: Any) -> bytes | None:  # noqa: ANN401
+        """Pickle an item by itself; None if it has to go alone."""
+        try:
+            data, inputs = dump_part(self._args_of(item))
+        except NotPicklable:  # whoever submits it says why
+            return None
+        return None if inputs or len(data) > BIG_BYTES else data
+
+    def _submit_chunk(self, blocks: "list[bytes | list[bytes]]", items: int) -> None:
+        if not items:
+            return
+        assert self._chunks is not None
+        fn_data, options = self._chunks
+        spec = call_spec(chunk.run, (fn_data, blocks, self._source.is_bare), {}, options)
+        try:
+            handle = self._queue.submit(spec)
+        except Exception as error:  # noqa: BLE001 - a refusal: raised in the place of each item
+            self._add_error(error)
+            for _ in range(items - 1):
+                self._add_error(_again(error))
+        else:
+            self._add(Unit(handle, items, blocks))
+
+    def _submit_alone(self, args: tuple[Any, ...]) -> None:
+        try:
+            handle = self._queue.submit(self._fn, *args)
+        except Exception as error:  # noqa: BLE001 - a refusal: raised in its place
+            self._add_error(error)
+        else:
+            self._add(Unit(handle, 1))
+
+    def _add(self, unit: Unit) -> None:
+        self._in_flight += unit.items
+        self._expect(unit)
+        if self._ordered:
+            self._line.append(unit)
+
+    def _add_error(self, error: Exception) -> None:
+        self._in_flight += 1
+        self._line.append(error)
+
+    def _expect(self, unit: Unit) -> None:
+        self._pending[task_of(unit.handle)] = unit
+        self._arrivals.expect(unit.handle)
+
+    # --- what came of it -----------------------------------------------------------------------
+
+    def _parts_of(self, unit: Unit) -> "list[list[Any] | Exception | Unit]":
+        """Say what came of a unit that has ended."""
+        handle = unit.handle
+        task = task_of(handle)
+        if unit.items and handle.status is Status.SUCCEEDED:
+            self._size.note(unit.items, handle.history[-1].run_s, len(task.value or b""))
+        if unit.blocks is None:
+            try:
+                return [[handle.result()]]
+            except Exception as error:  # noqa: BLE001 - the task's
+                return [error]
+        if handle.status is Status.SUCCEEDED:
+            values, sealed, failures = cast("tuple[list[Any], list[int], dict[int, Ended]]", handle.result())
+            if len(values) == unit.items:
+                return self._pages(unit, values, sealed, failures)
+        if handle.status is Status.CANCELLED:
+            return [cast("Exception", handle.error) for _ in range(unit.items)]
+        return self._alone_again(unit)
+
+    def _pages(
+        self, unit: Unit, values: list[Any], sealed: list[int], failures: dict[int, Ended]
+    ) -> "list[list[Any] | Exception | Unit]":
+        """Take the results of a chunk apart where an item failed."""
+        instead: dict[int, Exception | Unit] = {}
+        for position in sealed:
+            try:
+                values[position] = loads(values[position])
+            except Exception as error:  # noqa: BLE001 - a constructor of the user's
+                instead[position] = error
+        if failures:
+            items = self._items_of(unit)
+            for position, ended in failures.items():
+                instead[position] = self._go_on(unit, items[position], ended)
+        if not instead:
+            return [values]
+        parts: list[list[Any] | Exception | Unit] = []
+        start = 0
+        for position in sorted(instead):
+            if start < position:
+                parts.append(values[start:position])
+            parts.append(instead[position])
+            start = position + 1
+        if start < len(values):
+            parts.append(values[start:])
+        return parts
+
+    def _go_on(self, unit: Unit, item: "bytes | tuple[Any, ...]", ended: Ended) -> Exception | Unit:
+        """Make a task of an item that failed in a chunk, which was its first attempt."""
+        record = unit.handle.history[-1]
+        ended.started_at, ended.ended_at = record.started_at, record.ended_at
+        ended.pid, ended.peak_rss_bytes = record.pid, record.peak_rss_bytes
+        try:
+            again = Unit(self._queue._submit_begun(self._fn, self._loaded(item), ended), 0)  # noqa: SLF001 - its own
+        except (QueueClosedError, EngineError, InternalError):  # it is not tried again, and ended as it did
+            task = Task(unit.handle.id, unit.handle.type, b"", Options({}))
+            task.failures = 1
+            return cast("Exception", error_of_attempt(task, ended))
+        except Exception as error:  # noqa: BLE001 - a refusal
+            return error
+        self._expect(again)
+        return again
+
+    def _alone_again(self, unit: Unit) -> "list[list[Any] | Exception | Unit]":
+        """Make a task of each item of a chunk that ended badly: nobody knows which was to blame."""
+        # Not a dead letter: none of the items is given up.
+        with self._supervisor.lock:
+            self._supervisor.scheduler.purge([task_of(unit.handle)])
+        parts: list[list[Any] | Exception | Unit] = []
+        for item in self._items_of(unit):
+            try:
+                again = Unit(self._queue.submit(self._fn, *self._loaded(item)), 0)
+            except (QueueClosedError, EngineError, InternalError):
+                parts.append(cast("Exception", unit.handle.error))
+            except Exception as error:  # noqa: BLE001 - a refusal
+                parts.append(error)
+            else:
+                self._expect(again)
+                parts.append(again)
+        return parts
+
+    def _items_of(self, unit: Unit) -> list[Any]:
+        """Return the items of a chunk as they were sent: one that was pickled by itself as its pickle in a list."""
+        items: list[Any] = []
+        for block in unit.blocks or ():
+            items += map(self._args_of, loads(block)) if isinstance(block, bytes) else block
+        return items
+
+    @staticmethod
+    def _loaded(item: "bytes | tuple[Any, ...]") -> tuple[Any, ...]:
+        return cast("tuple[Any, ...]", loads(item)) if isinstance(item, bytes) else item
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Cancel what was not taken, and read no more items."""
+        self._source.close()
+        self._page = iter(())
+        self._page_items = self._in_flight = 0
+        self._line.clear()
+        self._input_error = None
+        for unit in reversed(self._pending.values()):
+            self._arrivals.forget(unit.handle)
+            unit.handle.cancel()
+        self._pending.clear()
+
+    def __del__(self) -> None:
+        pending = getattr(self, "_pending", None)
+        if pending:
+            # Not here: this may run anywhere, even while the lock is held by this thread.
+            self._supervisor.cancel_later(list(pending))
+
+
+def _again(error: Exception) -> Exception:
+    """Return an error like another, for one that is raised several times needs several tracebacks."""
+    try:
+        return cast("Exception", loads(dumps(error)))
+    except Exception:  # noqa: BLE001 - the user's; then the same one has to do
+        return error
+
+
+# --- what may be chunked -----------------------------------------------------------------------
+
+
+def alone_because(fn: object, supervisor: Supervisor) -> str:
+    """Say what asks for a task for each item; an empty text if nothing does."""
+    if not isinstance(fn, TaskFunction):
+        type_name = type_of(fn) if callable(fn) else ""
+    else:
+        type_name = fn.type
+        others = sorted(fn.options.given.keys() - _SHARED)
+        if others:
+            return f"the option {others[0]}= of {type_name} is for one item"
+    if supervisor.scheduler.ready.limited(type_name):
+        return f"the type {type_name!r} has a limit"
+    return ""
+
+
+def chunks_of(fn: Any) -> "tuple[bytes, Options] | None":  # noqa: ANN401 - a function or a task function
+    """Pickle the function for chunks, and make their options; None if it has to go with each item."""
+    is_task = isinstance(fn, TaskFunction)
+    try:
+        type_name = fn.type if is_task else type_of(fn)
+        data, inputs = dump_part(fn)
+    except (NotPicklable, UsageError):  # whoever submits it says why
+        return None
+    priority = fn.options.priority if is_task else 0
+    return None if inputs else (data, Options({"type": type_name, "priority": priority}))
