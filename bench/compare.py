@@ -5,6 +5,7 @@
 #
 # README.md beside this file says how it measures.  Linux only: it reads /proc.
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -97,6 +98,7 @@ def main() -> None:
     options = arguments()
     if options.load is None:
         machine.adopt_orphans()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended then, too
         told = facts(options)
         lines = keep(run_all(plan(options)), options.json, told)
     else:

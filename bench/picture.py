@@ -30,7 +30,7 @@ def draw(lines: Sequence[Line], facts: Sequence[str], path: Path) -> None:
     if not shown:
         raise SystemExit("no picture: procq and a peer have no figures for the same work")
     mpl.rcParams["svg.hashsalt"] = "bench"  # or two pictures of the same figures would differ
-    canvas = Canvas(figsize=(11, 1.9 + ROW_INCHES * len(shown)), facecolor=PAPER, layout="constrained")
+    canvas = Canvas(figsize=(12, 1.9 + ROW_INCHES * len(shown)), facecolor=PAPER, layout="constrained")
     axes = canvas.subplots()
     for place, finding in enumerate(shown):
         draw_row(axes, place, finding)
@@ -67,9 +67,9 @@ def draw_row(axes: Axes, place: int, finding: Finding) -> None:
     # Said in words, because a bar that is hardly there is a figure, too.
     digits = finding.row.digits
     figures = [told(finding.figures[subject].median, digits) for subject in (OURS, finding.best)]
-    times_text = f"{ours:.2g} x" if ours < 10 else f"{ours:,.0f} x"  # noqa: PLR2004
-    write(axes, (1.02, place), times_text, color=color, weight="bold")
-    write(axes, (1.10, place), f"{figures[0]}  against  {figures[1]}  {PEERS[finding.best].title}", color=INK)
+    times_text = f"{ours:,.2g} x" if ours < 100 else f"{ours:,.0f} x"  # noqa: PLR2004
+    write(axes, (1.01, place), times_text, color=color, weight="bold")
+    write(axes, (1.13, place), f"{figures[0]}  against  {figures[1]}  {PEERS[finding.best].title}", color=INK)
 
 
 def write(axes: Axes, at: tuple[float, float], text: str, *, color: str, weight: str = "normal") -> None:
@@ -87,7 +87,7 @@ def frame(axes: Axes, shown: Sequence[Finding]) -> None:
     axes.set_yticks(range(len(shown)), [finding.row.short or "" for finding in shown], color=INK, fontsize=9.5)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda times, _place: f"{times:g} x"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.tick_params(axis="both", colors=INK, length=0)
+    axes.tick_params(axis="both", which="both", colors=INK, length=0)
     axes.grid(axis="x", color=FAINT, alpha=0.25, linewidth=0.7)
     axes.set_xlabel("times as good as the best peer, log scale (right is better)", color=INK, fontsize=9)
     for spine in axes.spines.values():

@@ -95,7 +95,7 @@ def run_once(workload: str, subject: str, rep: int) -> Line:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=RUN_LIMIT_S, check=True, env=environment
             )
-            answer = json.loads(done.stdout)
+            answer = json.loads(done.stdout or '{"failed": "ended without an answer"}')
         except subprocess.TimeoutExpired:
             answer = {"failed": f"no answer within {RUN_LIMIT_S} s"}
         except subprocess.CalledProcessError as error:

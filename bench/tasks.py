@@ -58,7 +58,7 @@ def work_or_die(number: int, culprit: int, log: str) -> None:
 
 
 def loop_forever(log: str) -> None:
-    note(log, f"{time.monotonic()}")
+    note(log, f"{time.monotonic()} {os.getpid()}")
     while True:
         pass
 
@@ -66,7 +66,7 @@ def loop_forever(log: str) -> None:
 # One call in C that asks for no signals, so no handler of Python's runs before it ends, which it never does.
 # (`re` would not do: it looks for signals while it backtracks.)
 def sum_forever(log: str) -> None:
-    note(log, f"{time.monotonic()}")
+    note(log, f"{time.monotonic()} {os.getpid()}")
     sum(repeat(0))
 
 
