@@ -108,7 +108,8 @@ ROWS: Final[Mapping[str, tuple[Row, ...]]] = MappingProxyType({
     ),
     "deaf": (
         Row(
-            "late_ms", "the same, C code that never returns: error known and process gone late by, after any grace, ms", "less", Goal(figure=10), 1,
+            "late_ms", "the same, C code that never returns: error known and process gone late by, after any grace, ms",
+            "less", Goal(figure=10), 1,
         ),
     ),
     "orphans": (
