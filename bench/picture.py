@@ -30,7 +30,7 @@ def draw(lines: Sequence[Line], facts: Sequence[str], path: Path) -> None:
     if not shown:
         raise SystemExit("no picture: procq and a peer have no figures for the same work")
     mpl.rcParams["svg.hashsalt"] = "bench"  # or two pictures of the same figures would differ
-    canvas = Canvas(figsize=(12, 1.9 + ROW_INCHES * len(shown)), facecolor=PAPER, layout="constrained")
+    canvas = Canvas(figsize=(12.6, 1.9 + ROW_INCHES * len(shown)), facecolor=PAPER, layout="constrained")
     axes = canvas.subplots()
     for place, finding in enumerate(shown):
         draw_row(axes, place, finding)
@@ -57,6 +57,8 @@ def draw_row(axes: Axes, place: int, finding: Finding) -> None:
     assert finding.best is not None
     color = AHEAD if ours >= 1 else BEHIND
     axes.barh(place, ours - 1, left=1, height=0.56, color=color, zorder=2)
+    if ours < FURTHEST:
+        axes.plot(FURTHEST, place, "<", color=color, markersize=12, zorder=2, clip_on=False)
     for peer in PEERS:
         times = times_better(finding, peer)
         if peer != OURS and times is not None:
@@ -74,7 +76,7 @@ def draw_row(axes: Axes, place: int, finding: Finding) -> None:
 
 def write(axes: Axes, at: tuple[float, float], text: str, *, color: str, weight: str = "normal") -> None:
     right_of_it = axes.get_yaxis_transform()
-    axes.text(*at, text, color=color, weight=weight, fontsize=9, va="center", transform=right_of_it)
+    axes.text(*at, text, color=color, weight=weight, fontsize=8.5, va="center", transform=right_of_it)
 
 
 def frame(axes: Axes, shown: Sequence[Finding]) -> None:
@@ -96,7 +98,7 @@ def frame(axes: Axes, shown: Sequence[Finding]) -> None:
         handles=[
             Line2D([], [], color=AHEAD, linewidth=8, label="procq, ahead"),
             Line2D([], [], color=BEHIND, linewidth=8, label="procq, behind"),
-            Line2D([], [], color=FAINT, linestyle="", marker="o", label="each other pool (< : further back)"),
+            Line2D([], [], color=FAINT, linestyle="", marker="o", label="each other pool (arrow: further back)"),
             Line2D([], [], color=INK, linestyle="", marker="|", markersize=11, label="the bare system, no pool"),
         ],
         loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, fontsize=8.5, labelcolor=INK,

@@ -136,8 +136,10 @@ def own_folders() -> Iterator[dict[str, str]]:
     folders = [tempfile.mkdtemp(prefix="bench-")]
     if os.access("/dev/shm", os.W_OK):
         folders.append(tempfile.mkdtemp(prefix="bench-", dir="/dev/shm"))
+    # Installed peers come with byte code; without this, procq run from its tree might be compiled at every start.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     try:
-        yield os.environ | {
+        yield inherited | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "TMPDIR": folders[0],
             "DASK_CONFIG": folders[0],
