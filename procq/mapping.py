@@ -133,14 +133,13 @@ class Source:
 
         Whatever was read is in the list, also when the input raises.
         """
-        before = len(items)
         if self.left is None:
-            more = self._read_patiently(items, most)
-        else:
-            items.extend(islice(self._items, most))
-            self.left = max(0, self.left - (len(items) - before))
-            more = len(items) - before == most
-        return more
+            return self._read_patiently(items, most)
+        before = len(items)
+        items.extend(islice(self._items, most))
+        count = len(items) - before
+        self.left = max(0, self.left - count)
+        return count == most
 
     def _read_patiently(self, items: list[Any], most: int) -> bool:
         """Read from an input that may make one wait: what was read is sent when that has taken long enough."""
@@ -341,7 +340,13 @@ class Results(Generic[R]):
                 self._submit_alone(self._args_of(item))
             return
         blocks: list[bytes | list[bytes]] = []
-        held, size_bytes = 0, 0
+        held = size_bytes = 0
+
+        def send() -> None:
+            nonlocal blocks, held, size_bytes
+            self._submit_chunk(blocks, held)
+            blocks, held, size_bytes = [], 0, 0
+
         for start in range(0, len(items), BLOCK):
             block = items[start : start + BLOCK]
             data = self._plain(block)
@@ -349,26 +354,23 @@ class Results(Generic[R]):
                 blocks.append(data)
                 held += len(block)
                 size_bytes += len(data)
-            else:
-                for item in block:
-                    sealed = self._sealed(item)
-                    if sealed is None:
-                        self._submit_chunk(blocks, held)
-                        blocks, held, size_bytes = [], 0, 0
-                        self._submit_alone(self._args_of(item))
-                        continue
-                    if not blocks or isinstance(blocks[-1], bytes):
-                        blocks.append([])
-                    cast("list[bytes]", blocks[-1]).append(sealed)
-                    held += 1
-                    size_bytes += len(sealed)
-                    if size_bytes >= BYTES_MAX:
-                        self._submit_chunk(blocks, held)
-                        blocks, held, size_bytes = [], 0, 0
-            if size_bytes >= BYTES_MAX:
-                self._submit_chunk(blocks, held)
-                blocks, held, size_bytes = [], 0, 0
-        self._submit_chunk(blocks, held)
+                if size_bytes >= BYTES_MAX:
+                    send()
+                continue
+            for item in block:
+                sealed = self._sealed(item)
+                if sealed is None:
+                    send()
+                    self._submit_alone(self._args_of(item))
+                    continue
+                if not blocks or isinstance(blocks[-1], bytes):
+                    blocks.append([])
+                cast("list[bytes]", blocks[-1]).append(sealed)
+                held += 1
+                size_bytes += len(sealed)
+                if size_bytes >= BYTES_MAX:
+                    send()
+        send()
 
     def _args_of(self, item: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the user's
         return (item,) if self._source.is_bare else item

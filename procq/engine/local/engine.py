@@ -898,6 +898,7 @@ class LocalEngine:
             self._drop_timer(worker, kind)
         self._loop.unwatch(worker.process.pidfd)
         self._unwatch_stream(worker)
+        del self._speakers[worker.channel.stream_fd]
         worker.process.close()
 
     # --- big payloads --------------------------------------------------------------------------
