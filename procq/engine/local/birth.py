@@ -17,7 +17,7 @@ import weakref
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from procq.engine.local import wire
+from procq.engine.local import record, wire
 from procq.engine.local.transport import Channel, above_standard_streams
 from procq.errors import WorkerStartError
 
@@ -108,6 +108,8 @@ def spawn(config: WorkerConfig) -> "WorkerProcess":
         argv=_texts(getattr(sys, "argv", ())),
         jobs=config.jobs,
         initializer=config.initializer,
+        levels=record.levels(),
+        disable=record.disabled_up_to(),
     )
     worker = WorkerProcess()
     try:

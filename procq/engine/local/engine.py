@@ -23,11 +23,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.judgement import judge_stopped
-from procq.engine.local import birth, deaths, wire
+from procq.engine.local import birth, deaths, record, wire
 from procq.engine.local.loop import READ, WRITE, Loop
 from procq.engine.local.machine import usable_cpus
 from procq.engine.local.pace import UNKNOWN_S, Paces
-from procq.engine.local.roster import LONG_S, State, Worker
+from procq.engine.local.roster import AHEAD_MAX, LONG_S, State, Worker
 from procq.engine.local.staffing import Staffing
 from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import EngineError, WorkerStartError
@@ -53,9 +53,12 @@ _HANG_UP_S: Final = 1.0
 #: How long a worker may take to read a big payload, to move on with a big result, or to answer when
 #: it has nothing else to do; far more than any honest one needs.
 _TRANSFER_S: Final = 10.0
-#: Reads after which a result that must be in the pipe already would have been read: what is in
-#: the kernel's buffers is at most some MiB, and one read takes one.
-_READS_MAX: Final = 64
+#: Reads after which a result that must be in the pipe already would have been read: a socket of
+#: default size holds 277 small packets, log records among them, and one read takes one.  Not without
+#: end, for a worker may log as fast as this reads.
+_READS_MAX: Final = 1024
+#: Messages of one worker read in a turn of the loop: as many as it may have ended attempts.
+_READS_PER_TURN: Final = AHEAD_MAX
 
 
 @final
@@ -539,6 +542,8 @@ class LocalEngine:
             case wire.Progress():
                 if worker.running is not None and (worker.running.seq, worker.fence) == (message.seq, message.fence):
                     self._require_host().progressed(worker.running, message.done, message.total)
+            case wire.Record():
+                self._logged(worker, message)
             case wire.StartFailed():
                 worker.start_error = message
             case wire.Dropped():
@@ -549,8 +554,32 @@ class LocalEngine:
 
     def _read_all(self, worker: Worker) -> None:
         """Read what a worker has said; several results at a time when it ends many attempts."""
-        while self._read(worker) and worker.ahead:
-            pass
+        for _ in range(_READS_PER_TURN):  # a worker that logs without end must not hold up the others
+            if not (self._read(worker) and worker.ahead):
+                return
+
+    def _logged(self, worker: Worker, message: wire.Record) -> None:
+        """A worker has logged something; one that logs faster than that is handled must wait.
+
+        It waits when the pipe is full, which it is when nobody reads.  Deadlines and deaths are seen all
+        the same, and what is in the pipe is read then.
+        """
+        worker.log_read += message.size
+        if not worker.log_held and worker.log_read - worker.log_handled > record.BACKLOG_BYTES:
+            worker.log_held = True
+            self._loop.unwatch(worker.channel.result_fd)
+        self._require_host().logged(partial(self._handle_record, worker, message))
+
+    def _handle_record(self, worker: Worker, message: wire.Record) -> None:
+        """Have a record handled; called in the host's thread for that, without the lock."""
+        record.handle(message)
+        worker.log_handled += message.size
+        # Held is set before the last of its records comes here, so one of them finds it set.
+        if worker.log_held and worker.log_read - worker.log_handled < record.BACKLOG_BYTES // 2:
+            with self._require_host().lock:
+                if worker.id in self._workers:
+                    worker.log_held = False
+                    self._loop.watch(worker.channel.result_fd, READ, partial(self._read_all, worker))
 
     def _hung_up(self, worker: Worker) -> None:
         """A worker has closed its end: its death follows at once, or it is a cheat."""
@@ -627,8 +656,9 @@ class LocalEngine:
     def _overdue(self, worker: Worker, missing_before: int = -1) -> None:
         """An attempt has used up its timeout (contract D5)."""
         overdue = worker.running
-        while self._read(worker):  # it may have ended in time, and its report not been read yet
-            pass
+        for _ in range(_READS_MAX):  # it may have ended in time, and its report not been read yet
+            if not self._read(worker):
+                break
         if overdue is None or worker.running is not overdue or worker.state is not State.BUSY:
             return
         if worker.channel.receiving and worker.channel.missing != missing_before:
@@ -780,7 +810,9 @@ class LocalEngine:
         All of it is there already, and no end need follow: what the worker forked may hold its pipes.
         """
         missing = -1
-        while self._read(worker) or worker.channel.missing != missing:
+        for _ in range(_READS_MAX):  # else what it forked could keep this going
+            if not self._read(worker) and worker.channel.missing == missing:
+                break
             missing = worker.channel.missing
 
     def _blame(self, worker: Worker, leave: birth.Exit, *, never_began: bool) -> None:

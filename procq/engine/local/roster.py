@@ -50,8 +50,8 @@ class Worker:
 
     __slots__ = (
         "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "left",
-        "outbox", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
-        "stopping", "stream_mask",
+        "log_handled", "log_held", "log_read", "outbox", "pid", "process", "running", "running_s", "start_error",
+        "start_late", "state", "stopping", "stream_mask",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: WorkerProcess, left: float) -> None:
@@ -91,6 +91,11 @@ class Worker:
         self.start_late = False
         #: what the selector watches its stream for
         self.stream_mask = 0
+        #: bytes of log records that were read from it, and those handled; the latter is written only by
+        #: the thread that handles them
+        self.log_read = self.log_handled = 0
+        #: nothing is read from it until more of them are handled
+        self.log_held = False
 
     def has_room(self, share: int) -> bool:
         """Whether one more attempt may wait here, if no worker shall hold more than `share`."""
