@@ -72,6 +72,8 @@ class AttemptRecord(NamedTuple):
     error_type: str | None  #: qualified name of the error's class
     message: str | None  #: the error's text
     traceback: str | None  #: the worker's traceback as text
+    stdout: str | None = None  #: the last part of what it wrote there; None: not captured
+    stderr: str | None = None  #: likewise
 
     @property
     def run_s(self) -> float:
@@ -178,7 +180,7 @@ class Task:
             AttemptRecord(
                 attempt, ended.outcome, ended.started_at, ended.ended_at, ended.pid, ended.exit_code, ended.signal,
                 ended.cpu_s, ended.peak_rss_bytes, ended.error_types[0] if ended.error_types else None,
-                ended.message or None, ended.traceback or None,
+                ended.message or None, ended.traceback or None, ended.stdout, ended.stderr,
             )
             for attempt, ended in self.history or ()
         )  # fmt: skip

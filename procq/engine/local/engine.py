@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.judgement import judge_stopped
-from procq.engine.local import birth, deaths, record, wire
+from procq.engine.local import birth, capture, deaths, record, wire
 from procq.engine.local.loop import READ, WRITE, Loop
 from procq.engine.local.machine import usable_cpus
 from procq.engine.local.pace import UNKNOWN_S, Paces
@@ -60,6 +60,9 @@ _READS_MAX: Final = 1024
 #: Messages of one worker read in a turn of the loop: as many as it may have ended attempts.
 _READS_PER_TURN: Final = AHEAD_MAX
 
+#: The timers of captured streams, by the streams' numbers.
+_OUTPUTS: Final = ("stdout", "stderr")
+
 
 @final
 class LocalEngine:
@@ -72,6 +75,7 @@ class LocalEngine:
         initializer: A pickled call that each worker makes first, or nothing.
         jobs: Files that serve as modules in the workers, by module name.
         max_tasks_per_worker: A worker is replaced after so many attempts; None: never.
+        capture: Whether to take down what attempts write to the standard streams.
     """
 
     manual = False
@@ -85,6 +89,7 @@ class LocalEngine:
         initializer: bytes = b"",
         jobs: Callable[[], Mapping[str, str]] = dict,
         max_tasks_per_worker: int | None = None,
+        capture: bool = False,
     ) -> None:
         self._staffing = Staffing(workers)
         self._cpus = usable_cpus()
@@ -93,6 +98,7 @@ class LocalEngine:
         self._initializer = initializer
         self._jobs = jobs
         self._tasks_per_worker = float("inf") if max_tasks_per_worker is None else max_tasks_per_worker
+        self._capture = capture
         self._host: Host | None = None
         self._workers: dict[int, Worker] = {}
         self._worker_ids = 0
@@ -372,6 +378,7 @@ class LocalEngine:
                     cpus=self._cpus,
                     initializer=self._initializer,
                     jobs=self._jobs(),
+                    capture=self._capture,
                 )
             )
         except WorkerStartError as error:
@@ -385,6 +392,9 @@ class LocalEngine:
             self._loop.watch(process.channel.result_fd, READ, partial(self._read_all, worker))
             self._loop.watch(process.pidfd, READ, partial(self._died, worker))
             self._watch_stream(worker)
+            if worker.output is not None:
+                for number in range(len(worker.output.fds)):
+                    self._watch_output(worker, number)
             self._set_timer(worker, "start", time.monotonic() + self._start_timeout_s, self._start_late)
             if self._closing:
                 self._kill(worker)
@@ -437,6 +447,8 @@ class LocalEngine:
         worker.fence = attempt.fence
         worker.begun_at = at
         worker.bulky = False
+        if worker.output is not None:
+            worker.output.begin()
         self._by_seq[attempt.seq] = worker
         if worker.state is State.DYING:  # all that is left to know is how the attempt ended
             return
@@ -599,6 +611,8 @@ class LocalEngine:
             return
         ended = report.ended
         ended.pid = worker.pid
+        if worker.output is not None:
+            worker.output.add_to(ended)
         # The clock is one for all processes of a machine; what a worker says is bounded all the same.
         ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
         ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
@@ -830,6 +844,8 @@ class LocalEngine:
             "crash", worker.begun_at, time.monotonic(), message=text, pid=worker.pid, exit_code=leave.exit_code,
             signal=leave.signal, peak_rss_bytes=leave.max_rss_bytes,
         )  # fmt: skip
+        if worker.output is not None:
+            worker.output.add_to(ended)
         if worker.stopping is not None:
             judge_stopped(ended, worker.stopping, running)
         self._host_ended(running, worker.fence, ended)
@@ -839,12 +855,33 @@ class LocalEngine:
         del self._workers[worker.id]
         self._roomy.pop(worker, None)
         self._hungry.discard(worker)
-        for kind in ("start", "grace", "deadline", "hang-up", "dropped"):
+        for kind in ("start", "grace", "deadline", "hang-up", "dropped", *_OUTPUTS):
             self._drop_timer(worker, kind)
         self._loop.unwatch(worker.channel.result_fd)
         self._loop.unwatch(worker.process.pidfd)
         self._unwatch_stream(worker)
+        if worker.output is not None:
+            worker.output.drain()  # `_blame` still wants it
+            for fd in worker.output.fds:
+                self._loop.unwatch(fd)
         worker.process.close()
+
+    # --- captured output -----------------------------------------------------------------------
+
+    def _watch_output(self, worker: Worker, number: int) -> None:
+        """Read a stream of a worker's attempts whenever something is written to it."""
+        assert worker.output is not None, "only where it is captured"
+        self._loop.watch(worker.output.fds[number], READ, partial(self._read_output, worker, number))
+
+    def _read_output(self, worker: Worker, number: int) -> None:
+        assert worker.output is not None, "only where it is captured"
+        read = worker.output.read(number)
+        if read is not None and read < capture.FLOOD_BYTES:
+            return
+        self._loop.unwatch(worker.output.fds[number])
+        if read is not None:
+            watch = partial(self._watch_output, number=number)
+            self._set_timer(worker, _OUTPUTS[number], time.monotonic() + capture.FLOOD_PAUSE_S, watch)
 
     # --- big payloads --------------------------------------------------------------------------
 

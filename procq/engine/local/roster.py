@@ -50,8 +50,8 @@ class Worker:
 
     __slots__ = (
         "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "left",
-        "log_handled", "log_held", "log_read", "outbox", "pid", "process", "running", "running_s", "start_error",
-        "start_late", "state", "stopping", "stream_mask",
+        "log_handled", "log_held", "log_read", "outbox", "output", "pid", "process", "running", "running_s",
+        "start_error", "start_late", "state", "stopping", "stream_mask",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: WorkerProcess, left: float) -> None:
@@ -59,6 +59,8 @@ class Worker:
         self.id = worker_id
         self.process = process
         self.channel = process.channel
+        #: what its attempts write, if that is captured
+        self.output = process.output
         self.pid = process.pid
         self.state = State.STARTING
         #: the attempt it runs, or is about to begin
@@ -106,6 +108,7 @@ class Worker:
             and self.left > 0
             and self.running_s <= LONG_S
             and not (self.dropping or self.bulky)
+            and self.output is None  # else it could write for an attempt of which nothing is known here yet
             and (not ahead or (self.expected_s < AHEAD_S and ahead < self.depth and ahead < share))
         )
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import Final
 
+    from procq.engine.local.capture import Redirection
     from procq.engine.local.relay import Relay
 else:
     import _signal
@@ -47,12 +48,15 @@ def main(argv: "Sequence[str]") -> None:
     """Be a worker until told to leave.
 
     Args:
-        argv: The descriptors: tasks, results, stream, claims, dead man's switch.
+        argv: The descriptors: tasks, results, stream, claims, dead man's switch; and where attempts
+            shall write to instead of standard output and standard error, if that is captured.
     """
-    tasks_fd, results_fd, stream_fd, claims_fd, switch_fd = map(int, argv)
+    tasks_fd, results_fd, stream_fd, claims_fd, switch_fd, *capture_fds = map(int, argv)
     arm(switch_fd)
     end = WorkerEnd(tasks_fd, results_fd, stream_fd, claims_fd)
     worker = Worker(end)
+    if capture_fds:
+        worker.capture(*capture_fds)
     worker.take_signals()
     status = 0
     try:
@@ -123,6 +127,7 @@ class Worker:
         "_peak_rss_bytes",
         "_pid",
         "_progress_due",
+        "_redirection",
         "_relay",
         "_running",
     )
@@ -144,6 +149,14 @@ class Worker:
         self._progress_due = 0.0
         #: Sends what is logged to the supervisor; None until somebody imports `logging`.
         self._relay: Relay | None = None
+        #: Captures what attempts write; None: nothing does.
+        self._redirection: Redirection | None = None
+
+    def capture(self, stdout_fd: int, stderr_fd: int) -> None:
+        """Have what attempts write to the standard streams go to these descriptors."""
+        from procq.engine.local.capture import Redirection  # noqa: PLC0415 - for few queues only
+
+        self._redirection = Redirection(stdout_fd, stderr_fd)
 
     def take_signals(self) -> None:
         """Ignore SIGINT (it is the supervisor's), answer SIGTERM, and let nothing be blocked."""
@@ -191,6 +204,7 @@ class Worker:
             self._relay.mark_threads(current())  # those of the initializer are no attempt's
         self._cpu_s, self._peak_rss_bytes = time.process_time(), peak_rss_bytes()
         self._end.send(wire.READY_FRAME)
+        flush_streams()  # what the initializer printed is no attempt's
         return True
 
     def _relay_logs(self, hello: wire.Hello) -> None:
@@ -248,6 +262,8 @@ class Worker:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         context = Context(task.task_id, task.attempt, deadline, partial(self._progress, running))
         before = enter(context)
+        if self._redirection is not None:
+            self._redirection.begin()
         ended = attempt.run(task.call, task.inputs, gate=self._gate)
         self._running = None
         enter(before)
@@ -261,6 +277,8 @@ class Worker:
         if _signal.getsignal(_signal.SIGINT) is not _signal.SIG_IGN:
             _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
         flush_streams()
+        if self._redirection is not None:
+            self._redirection.end(flush_streams)
         self._meter(ended)
         return wire.pack_ended(seq, fence, ended)
 
