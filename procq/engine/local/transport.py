@@ -410,11 +410,12 @@ class WorkerEnd:
 
     Attributes:
         is_child: Set in a process that a task has forked: it must say nothing here.
+        piece_max: So long a frame is one piece, in bytes.
     """
 
     __slots__ = (
-        "_between", "_claims", "_main", "_piece_max", "_recv_task", "_send", "_sends_big", "_stream", "_tasks",
-        "is_child",
+        "_between", "_claims", "_main", "_recv_task", "_send", "_sends_big", "_stream", "_tasks", "is_child",
+        "piece_max",
     )  # fmt: skip
 
     def __init__(self, tasks_fd: int, stream_fd: int, claims_fd: int) -> None:
@@ -428,7 +429,7 @@ class WorkerEnd:
         self._send = self._stream.send
         # One buffer in the kernel is also no more than half of the socket's room, less 64 bytes.
         room = self._stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF)
-        self._piece_max = min(wire.PIECE_MAX, room // 2 - 64)
+        self.piece_max = min(wire.PIECE_MAX, room // 2 - 64)
         self._main = _thread.get_ident()
         #: held by the main thread while it sends a big frame, and by any other while it sends at all
         self._between = _thread.allocate_lock()
@@ -475,7 +476,7 @@ class WorkerEnd:
         Raises:
             OSError: The descriptors are closed, or the supervisor is gone.
         """
-        if isinstance(frame, bytes) and len(frame) <= self._piece_max:
+        if isinstance(frame, bytes) and len(frame) <= self.piece_max:
             self._send(frame, _SEND_FLAGS)
         else:
             self._send_big([frame] if isinstance(frame, bytes) else frame)
@@ -499,21 +500,36 @@ class WorkerEnd:
             Whether it was sent.  False: there is no room now, a big message is on its way, the
             frame is too big, this is a forked child, or the supervisor is gone.
         """
-        if len(frame) > self._piece_max or self.is_child:
+        return self._send_piece(frame, wait=False)
+
+    def send_piece(self, frame: bytes) -> bool:
+        """Send a message of one piece, however long it takes; for any thread, at any moment.
+
+        If a signal handler raises meanwhile, it was sent whole or not at all.  Never raises `OSError`.
+
+        Returns:
+            Whether it was sent.  False: this is a signal handler amid a big message, the frame is
+            too big, this is a forked child, or the supervisor is gone.
+        """
+        return self._send_piece(frame, wait=True)
+
+    def _send_piece(self, frame: bytes, *, wait: bool) -> bool:
+        flags = _SEND_FLAGS if wait else _SEND_NOW
+        if len(frame) > self.piece_max or self.is_child:
             return False
         try:
             if _thread.get_ident() == self._main:
                 # Without the lock: an exception of a signal handler could leave it locked for good.
                 if self._sends_big:
                     return False
-                self._send(frame, _SEND_NOW)
-            elif self._between.acquire(False):  # noqa: FBT003 - positional only
-                try:
-                    self._send(frame, _SEND_NOW)
-                finally:
-                    self._between.release()
-            else:
+                self._send(frame, flags)
+                return True
+            if not self._between.acquire(wait):
                 return False
+            try:
+                self._send(frame, flags)
+            finally:
+                self._between.release()
         except OSError:
             return False
         return True
