@@ -130,6 +130,10 @@ class Queue:
             never.
         kill_grace: From asking a task to stop until its process group is killed.
         start_timeout: A worker that is not ready by then, initializer included, is killed.
+        capture: Whether what each attempt writes to standard output and standard error, its
+            child processes and C code included, is kept in its `AttemptRecord` instead of
+            appearing with the program's own: the last 64 KiB of each (contract H4).  No task is
+            sent ahead to a busy worker then, which costs throughput where tasks are tiny.
         retention: How many finished tasks with an id of their own are kept, and how long.
         dead_letters: How many dead letters are kept, and how long.
         engine: "local", or an engine object such as `procq.testing` makes.
@@ -153,12 +157,15 @@ class Queue:
         max_tasks_per_worker: int | None = None,
         kill_grace: Duration = 1,
         start_timeout: Duration = 60,
+        capture: bool = False,
         retention: tuple[int, Duration] = RETENTION,
         dead_letters: tuple[int, Duration] = DEAD_LETTERS,
         engine: "Literal['local'] | Engine" = "local",
     ) -> None:
         if sys.platform == "win32":
             raise UsageError("procq does not run on Windows yet (Linux; macOS best effort); use WSL")
+        if not isinstance(capture, bool):
+            raise UsageError(f"capture={capture!r}: must be True or False")
         if policy != "strict":
             raise UsageError(f"policy={policy!r}: must be 'strict'")
         self._handlers = _checked_handlers(handlers)
@@ -186,6 +193,7 @@ class Queue:
                     if max_tasks_per_worker is None
                     else count(max_tasks_per_worker, field="max_tasks_per_worker", least=1)
                 ),
+                capture=capture,
             )
         elif isinstance(engine, str):
             raise UsageError(f"engine={engine!r}: must be 'local' or an engine object")

@@ -6,6 +6,7 @@ runs no user code, backoff callables aside.  Everything here happens under `lock
 a caller that submits, or the engine's own.
 """
 
+import contextlib
 import logging
 import os
 import threading
@@ -113,7 +114,10 @@ class Supervisor:
         #: the engine's own thread, once it has left nothing but itself
         self._last_thread: threading.Thread | None = None
         #: runs done-callbacks
-        self.callbacks = CallbackThread()
+        self.callbacks = CallbackThread("procq-callbacks", "a done-callback")
+        #: gives what workers log to the program's loggers; not the thread above, where a callback may wait
+        #: for a task that cannot go on until what it logs is handled
+        self.log_thread = CallbackThread("procq-logs", "a handler of log records")
         #: what broke the supervisor's own thread; a bug of procq
         self.bug: BaseException | None = None
         _register(self)
@@ -207,7 +211,8 @@ class Supervisor:
             unwatch()
         if self._last_thread is not None:
             self._last_thread.join()
-        self.callbacks.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
+        for thread in (self.callbacks, self.log_thread):
+            thread.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
         return self._report()
 
     def _begin_shutdown(self, mode: Mode, timeout_s: float | None, now: float) -> None:
@@ -225,6 +230,7 @@ class Supervisor:
         self._cut_to(1, now)
         self._settle()
         self.callbacks.close()
+        self.log_thread.close()
         self._all_closed.set()
 
     def settle_if_abandoned(self) -> None:
@@ -631,6 +637,10 @@ class Supervisor:
         if attempt.seq in self.scheduler.running:
             self.progress[attempt.seq] = (done, total)
 
+    def logged(self, handle: Callable[[], object]) -> None:
+        """Something was logged in an attempt."""
+        self.log_thread.put(handle)
+
     @property
     def backlog(self) -> int:
         """How many attempts could begin if there were more workers, those that wait ahead included."""
@@ -717,6 +727,7 @@ class Supervisor:
         with self.lock:
             self._settle()
         self.callbacks.close()
+        self.log_thread.close()
         if not self.engine.manual:
             self._last_thread = threading.current_thread()
         self._all_closed.set()
@@ -848,11 +859,18 @@ _BIG_BYTES: Final = 64 * 1024
 
 @final
 class CallbackThread:
-    """Runs done-callbacks one after the other, outside every lock; started when first needed (F4)."""
+    """Runs calls of user code one after the other, outside every lock; started when first needed (F4).
 
-    __slots__ = ("_calls", "_closed", "_lock", "_thread")
+    Args:
+        name: The thread's.
+        what: What is called, for messages.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_calls", "_closed", "_lock", "_name", "_thread", "_what")
+
+    def __init__(self, name: str, what: str) -> None:
+        self._name = name
+        self._what = what
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -875,13 +893,13 @@ class CallbackThread:
                 self._calls.put(None)
 
     def _start_thread(self) -> None:
-        thread = threading.Thread(target=self._run, name="procq-callbacks", daemon=True)
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the system has none to spare: the next callback tries again
             # From 3.12 on none can be started while the interpreter ends, which is nobody's fault.
             level = logging.DEBUG if "interpreter shutdown" in str(error) else logging.ERROR
-            logger.log(level, "done-callbacks cannot be called: %s", error)
+            logger.log(level, "%s cannot be called: %s", self._what, error)
         else:
             self._thread = thread
 
@@ -913,7 +931,8 @@ class CallbackThread:
                 call()
             except BaseException:
                 # A user's callback: whatever it raises is told once and harms nobody (F4).
-                logger.exception("a done-callback raised")
+                with contextlib.suppress(BaseException):  # a handler of the program's may raise too
+                    logger.exception("%s raised", self._what)
             del call  # or it would keep a handle alive until the next one comes
 
 

@@ -5,7 +5,7 @@ retries or graphs.  Unless it says otherwise, everything here is called under th
 queue, by whichever thread holds it, and must not block.
 """
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from threading import Lock
 from typing import Literal, Protocol
 
@@ -87,6 +87,9 @@ class Host(Protocol):
 
     def progressed(self, attempt: Attempt, done: float, total: float) -> None:
         """A running attempt said how far it is."""
+
+    def logged(self, handle: Callable[[], object]) -> None:
+        """Something was logged in an attempt: have `handle()` called soon, in a thread for user code."""
 
     def next_due(self) -> float | None:
         """Return when `tick` must be called next if nothing happens before; None: never."""

@@ -16,6 +16,14 @@ TEXTS = st.text(st.characters(codec=None), max_size=20)
 #: Texts of errors lose lone surrogates and the line ends that Python alone knows.
 PLAIN = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=20)
 BIG = bytes(wire.PACKET_MAX + 1)
+RECORD: dict[str, object] = {
+    "name": "a.b", "levelno": 30, "levelname": "WARNING", "message": "m", "pathname": "/a.py", "lineno": 3,
+    "funcName": "f", "created": 1.5, "process": 7, "processName": "P", "thread": 8, "threadName": "T", "taskName": None,
+    "exc_text": None, "stack_info": None, "task_id": "id", "attempt": 1,
+    "extra": {"text": "x", "number": 1, "part": 0.5, "flag": True, "nothing": None},
+}  # fmt: skip
+#: What a frame with a log record begins with.
+LOG_KIND = wire.pack_record(RECORD)[0]
 
 
 def packed(*args: Any, **kwargs: Any) -> bytes:  # noqa: ANN401 - those of `pack_task`
@@ -92,11 +100,16 @@ def test_several_tasks_in_one_packet_survive_in_their_order(
     path=st.lists(TEXTS, max_size=4),
     argv=st.lists(TEXTS, max_size=4),
     jobs=st.dictionaries(TEXTS, TEXTS),
+    levels=st.dictionaries(TEXTS, st.integers(-(2**31) + 1, 2**31 - 1)),
     big=st.booleans(),
 )
-def test_a_hello_survives(*, path: list[str], argv: list[str], jobs: dict[str, str], big: bool) -> None:
+def test_a_hello_survives(
+    *, path: list[str], argv: list[str], jobs: dict[str, str], levels: dict[str, int], big: bool
+) -> None:
     initializer = BIG if big else b"call"
-    hello = wire.Hello(3, cpus=8, workers=4, path=path, argv=argv, jobs=jobs, initializer=initializer)
+    hello = wire.Hello(
+        3, cpus=8, workers=4, path=path, argv=argv, jobs=jobs, initializer=initializer, levels=levels, disable=50
+    )
 
     again = wire.unpack_down(*joined(wire.pack_hello(hello)))
 
@@ -185,6 +198,36 @@ def test_the_small_messages_survive() -> None:
     assert isinstance(wire.unpack_down(wire.EXIT_FRAME), wire.Leave)
 
 
+@given(
+    texts=st.lists(TEXTS, min_size=4, max_size=4), level=st.integers(), created=st.floats(-1e9, 1e11),
+    exc_text=st.none() | TEXTS, attempt=st.none() | st.integers(),
+    extra=st.dictionaries(TEXTS, st.none() | st.booleans() | st.integers() | TEXTS | st.floats(allow_nan=False)),
+)  # fmt: skip
+def test_a_log_record_survives(
+    *, texts: list[str], level: int, created: float, exc_text: str | None, attempt: int | None,
+    extra: dict[str, object],
+) -> None:  # fmt: skip
+    parts = RECORD | dict(zip(("name", "message", "pathname", "task_id"), texts, strict=True))
+    parts |= {"levelno": level, "created": created, "exc_text": exc_text, "attempt": attempt, "extra": extra}
+
+    record = the_message(wire.pack_record(parts))
+
+    assert isinstance(record, wire.Record)
+    assert record.parts == parts
+    assert record.size > len("".join(texts))
+
+
+def test_levels_beyond_all_that_is_used_are_as_good_as_the_highest() -> None:
+    levels = {"no": 10**12, "all": -(10**12)}
+    hello = wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={}, levels=levels, disable=10**12)
+
+    again = wire.unpack_down(*joined(wire.pack_hello(hello)))
+
+    assert isinstance(again, wire.Hello)
+    assert again.levels == {"no": 2**31 - 1, "all": -(2**31) + 1}
+    assert again.disable == 2**31 - 1
+
+
 def test_a_big_failure_to_start_survives() -> None:
     frame = wire.pack_start_failed(wire.StartFailed("OSError", "x" * wire.PACKET_MAX, ""))
     assert isinstance(frame, list)
@@ -195,7 +238,7 @@ def test_a_big_failure_to_start_survives() -> None:
     assert len(failed.message) == wire.PACKET_MAX
 
 
-@given(st.lists(st.sampled_from(range(6)), max_size=12), st.data())
+@given(st.lists(st.sampled_from(range(7)), max_size=12), st.data())
 def test_frames_behind_each_other_are_read_in_their_order_wherever_they_are_cut(
     kinds: list[int], data: st.DataObject
 ) -> None:
@@ -232,6 +275,9 @@ VALID_DOWN = [
     packed(1, 2, 3, 4.0, "id", b"call"),
     packed(1, 2, 3, None, "id", b"call", [b"one", b"", b"three"]),
     wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=["a", "b"], argv=["c"], jobs={"m": "p"}, initializer=b"i")),
+    wire.pack_hello(
+        wire.Hello(1, cpus=1, workers=1, path=["a"], argv=[], jobs={}, levels={"x": 10, "y": 0}, disable=9)
+    ),
     wire.EXIT_FRAME,
     wire.DROP_FRAME,
     wire.announce([packed(1, 2, 3, 4.0, "id", b""), b"call"]),
@@ -247,6 +293,7 @@ VALID_UP = [
     wire.pack_progress(1, 2, 3.0, 4.0),
     wire.READY_FRAME,
     wire.DROPPED_FRAME,
+    wire.pack_record(RECORD),
 ]
 #: Several in one packet; cut where one ends it is a message of those before.
 TOGETHER = [
@@ -400,20 +447,71 @@ def test_times_of_a_success_that_would_upset_a_heap_are_refused(
         wire.unpack_frame(in_one(frame)[:56], value)
 
 
+#: Anything that JSON can hold.
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(TEXTS, parts, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(part=st.sampled_from(sorted(RECORD)), value=JSON, more=st.booleans())
+def test_a_record_with_a_part_of_any_kind_is_a_record_or_a_wire_error(*, part: str, value: object, more: bool) -> None:
+    decode_both(wire.pack_record(RECORD | {part: value} | ({"more": value} if more else {})), None)
+    decode_both(wire.pack_record({name: value for name, value in RECORD.items() if name != part}), None)
+    decode_both(wire.pack_record(value), None)  # type: ignore[arg-type]  # a cheat's
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": 1}, {"levelno": "30"}, {"levelno": None}, {"message": None}, {"created": 1}, {"created": float("nan")},
+        {"created": float("inf")}, {"created": 1e300}, {"thread": "x"}, {"task_id": 5}, {"attempt": "1"}, {"extra": []},
+        {"extra": {"x": []}}, {"extra": {"x": {}}}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_record_whose_parts_are_not_what_they_must_be_is_refused(changed: dict[str, object]) -> None:
+    with pytest.raises(wire.WireError, match="no log record"):
+        unpacked(wire.pack_record(RECORD | changed))
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[" * 60_000, b'{"a":' * 10_000, b"9" * 60_000, b"\xff", b"null", b"[]", b"{}", b"{} {}"]
+)
+def test_what_is_no_record_at_all_is_refused(text: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        unpacked(struct.pack("<IIQ", LOG_KIND, len(text), 0) + text)
+
+
+def test_a_record_longer_than_a_piece_or_with_a_body_is_refused() -> None:
+    """To read JSON takes its time, so only as much of it is read as an honest worker sends."""
+    frame = wire.pack_record(RECORD | {"message": "x" * wire.PIECE_MAX})
+    with pytest.raises(wire.WireError, match="wrong length"):
+        unpacked(frame)
+    with pytest.raises(wire.WireError, match="wrong length"):
+        wire.unpack_frame(bytearray(frame), b"")
+    with pytest.raises(wire.WireError, match="wrong length"):
+        unpacked(struct.pack("<IIQ", LOG_KIND, 2, 1) + b"{}x")
+
+
 def test_absurd_counts_and_lengths_are_refused_without_making_anything() -> None:
     """Each of these announces more than any machine has; a decoder that believed it would raise MemoryError."""
     task = bytearray(packed(1, 1, 1, None, "id", b"call"))
     struct.pack_into("<I", task, 16, 2**32 - 1)  # the number of inputs
     hello = bytearray(wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={})))  # type: ignore[arg-type]
     struct.pack_into("<I", hello, 16, 2**32 - 1)  # the number of paths
+    loggers = bytearray(hello)
+    struct.pack_into("<I", loggers, 16, 0)
+    struct.pack_into("<I", loggers, 28, 2**32 - 1)  # the number of loggers
 
-    for data in (task, hello):
+    for data in (task, hello, loggers):
         with pytest.raises(wire.WireError):
             wire.unpack_down(bytes(data))
 
 
 @pytest.mark.parametrize(
-    ("frame", "at", "code"), [(0, 48, "<Q"), (1, 4, "<I"), (1, 8, "<Q"), (3, 4, "<I"), (4, 8, "<Q")]
+    ("frame", "at", "code"),
+    [(0, 48, "<Q"), (1, 4, "<I"), (1, 8, "<Q"), (3, 4, "<I"), (4, 8, "<Q"), (6, 4, "<I"), (6, 8, "<Q")],
 )
 def test_absurd_lengths_of_what_a_worker_says_are_refused(frame: int, at: int, code: str) -> None:
     """Nobody must wait for more than any machine has."""

@@ -414,11 +414,12 @@ class WorkerEnd:
 
     Attributes:
         is_child: Set in a process that a task has forked: it must say nothing here.
+        piece_max: So long a frame is one piece, in bytes; negative: nothing can be said any more.
     """
 
     __slots__ = (
-        "_between", "_claims", "_main", "_piece_max", "_recv_task", "_send", "_sends_big", "_stream", "_tasks",
-        "is_child",
+        "_between", "_claims", "_main", "_recv_task", "_send", "_sends_big", "_stream", "_tasks", "is_child",
+        "piece_max",
     )  # fmt: skip
 
     def __init__(self, tasks_fd: int, stream_fd: int, claims_fd: int) -> None:
@@ -432,7 +433,7 @@ class WorkerEnd:
         self._send = self._stream.send
         # One buffer in the kernel is also no more than half of the socket's room, less 64 bytes.
         room = self._stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF)
-        self._piece_max = min(wire.PIECE_MAX, room // 2 - 64)
+        self.piece_max = min(wire.PIECE_MAX, room // 2 - 64)
         self._main = _thread.get_ident()
         #: held by the main thread while it sends a big frame, and by any other while it sends at all
         self._between = _thread.allocate_lock()
@@ -479,21 +480,24 @@ class WorkerEnd:
         Raises:
             OSError: The descriptors are closed, or the supervisor is gone.
         """
-        if isinstance(frame, bytes) and len(frame) <= self._piece_max:
+        if isinstance(frame, bytes) and len(frame) <= self.piece_max:
             self._send(frame, _SEND_FLAGS)
         else:
             self._send_big([frame] if isinstance(frame, bytes) else frame)
 
     def _send_big(self, pieces: list[bytes]) -> None:
-        # Before the lock, so that those who speak all the time cannot keep it from us; and for
-        # good if this raises, as nobody must add to half a frame.
+        # Before the lock, so that those who speak all the time cannot keep it from us.
         self._sends_big = True
-        with self._between:
-            sent = self._stream.sendmsg(pieces, (), _SEND_FLAGS)
-            for piece in pieces:
-                if sent < len(piece):
-                    self._stream.sendall(memoryview(piece)[sent:], _SEND_FLAGS)
-                sent = max(0, sent - len(piece))
+        try:
+            with self._between:
+                sent = self._stream.sendmsg(pieces, (), _SEND_FLAGS)
+                for piece in pieces:
+                    if sent < len(piece):
+                        self._stream.sendall(memoryview(piece)[sent:], _SEND_FLAGS)
+                    sent = max(0, sent - len(piece))
+        except BaseException:
+            self.piece_max = -1  # nobody must add to half a frame
+            raise
         self._sends_big = False
 
     def send_if_room(self, frame: bytes) -> bool:
@@ -505,17 +509,33 @@ class WorkerEnd:
             Whether it was sent.  False: there is no room now, a big message is on its way, the
             frame is too big, this is a forked child, or the supervisor is gone.
         """
-        if len(frame) > self._piece_max or self.is_child:
+        return self._send_piece(frame, wait=False)
+
+    def send_piece(self, frame: bytes) -> bool:
+        """Send a message of one piece, however long it takes; for any thread, at any moment.
+
+        If a signal handler raises meanwhile, it was sent whole or not at all.  Never raises `OSError`.
+
+        Returns:
+            Whether it was sent.  False: this is a signal handler amid a big message, the frame is
+            too big, this is a forked child, or the supervisor is gone.
+        """
+        return self._send_piece(frame, wait=True)
+
+    def _send_piece(self, frame: bytes, *, wait: bool) -> bool:
+        by_main = _thread.get_ident() == self._main
+        if len(frame) > self.piece_max or self.is_child or (self._sends_big and (by_main or not wait)):
             return False
+        flags = _SEND_FLAGS if wait else _SEND_NOW
         try:
-            if self._sends_big:
-                return False
-            if _thread.get_ident() == self._main:
+            if by_main:
                 # Without the lock: an exception of a signal handler could leave it locked for good.
-                self._send(frame, _SEND_NOW)
-            elif self._between.acquire(True, _SPEAK_S):  # noqa: FBT003 - positional only
+                self._send(frame, flags)
+            elif self._between.acquire(True, -1 if wait else _SPEAK_S):  # noqa: FBT003 - positional only
                 try:
-                    self._send(frame, _SEND_NOW)
+                    if self.piece_max < 0:
+                        return False
+                    self._send(frame, flags)
                 finally:
                     self._between.release()
             else:

@@ -20,6 +20,7 @@ is room for a number of buffers that follow the body.
            (nearly all that a worker says, hence a head of its own)
     others head: kind, length of the rest of the head, length of the body; then the rest
     ENDED  rest: numbers, texts of the error                body: the pickled error, or value
+    LOG    rest: a log record as JSON, always one piece     no body
 """
 
 import struct
@@ -55,9 +56,7 @@ EXIT_START_FAILED: "Final" = 85
 
 # The first byte of every packet and frame, told apart from what random bytes look like only by its range.
 _HELLO, _TASK, _EXIT, _READY, _START_FAILED, _ENDED, _PROGRESS, _BULK = range(1, 9)
-_DROP, _DROPPED = 9, 10
-# 11 is left for log records that travel to the supervisor (contract H4).
-_OK = 12
+_DROP, _DROPPED, _LOG, _OK = 9, 10, 11, 12
 
 #: kind, attempt, fence, length of the id, number of inputs, seq, timeout, length of the call
 _TASK_HEAD = struct.Struct("<BxxxIIIIQdQ")
@@ -68,14 +67,34 @@ _UP_HEAD = struct.Struct("<IIQ")
 #: outcome (0 ok, 1 error: the others are the supervisor's verdicts), flags, fence, seq, started_at,
 #: ended_at, cpu_s, peak RSS, retry_after_s, lengths of the class names, of the message, of the traceback
 _ENDED_HEAD = struct.Struct("<BBxxIQdddQdIII")
-#: kind, worker id, cpus, workers, counts of path, argv and jobs, length of the initializer
-_HELLO_HEAD = struct.Struct("<BxxxIIIIIIQ")
+#: kind, worker id, cpus, workers, counts of path, argv, jobs and loggers, what logging is disabled
+#: up to, length of the initializer
+_HELLO_HEAD = struct.Struct("<BxxxIIIIIIIiQ")
 #: fence, seq, done, total
 _PROGRESS_HEAD = struct.Struct("<IQdd")
 #: kind, length of the announced frame's head, of its body
 _BULK_FRAME = struct.Struct("<BxxxxxxxQQ")
 #: A text's length, before the text.
 _LENGTH = struct.Struct("<I")
+#: A logger's level.
+_LEVEL = struct.Struct("<i")
+#: Levels beyond this count as this: what comes up and what goes down are compared, never added.
+_LEVEL_MAX: "Final" = 2**31 - 1
+
+_TEXT, _TEXT_OR_NONE, _NUMBER_OR_NONE = (str,), (str, type(None)), (int, type(None))
+#: The parts of a log record, and what each may be.
+_RECORD_PARTS: "Final[Mapping[str, tuple[type, ...]]]" = {
+    "name": _TEXT, "levelno": (int,), "levelname": _TEXT, "message": _TEXT, "pathname": _TEXT, "lineno": (int,),
+    "funcName": _TEXT_OR_NONE, "created": (float,), "process": _NUMBER_OR_NONE, "processName": _TEXT_OR_NONE,
+    "thread": _NUMBER_OR_NONE, "threadName": _TEXT_OR_NONE, "taskName": _TEXT_OR_NONE, "exc_text": _TEXT_OR_NONE,
+    "stack_info": _TEXT_OR_NONE, "task_id": _TEXT_OR_NONE, "attempt": _NUMBER_OR_NONE, "extra": (dict,),
+}  # fmt: skip
+#: What a record takes besides its texts: a dictionary of that many parts (measured: 1.1 KB).
+_RECORD_BYTES: "Final" = 1024
+#: What an extra attribute of a record may be; the rest stays in the worker.
+PLAIN: "Final" = (str, int, float, type(None))
+#: Instants of records are seconds from 1970, and no clock shows one as far off as this (30,000 years).
+_CREATED_MAX: "Final" = 1e12
 
 # The hottest calls, bound once.
 _unpack_task_head = _TASK_HEAD.unpack_from
@@ -112,9 +131,14 @@ class WireError(Exception):
 
 
 class Hello:
-    """Surroundings for a new worker: the first message down."""
+    """Surroundings for a new worker: the first message down.
 
-    __slots__ = ("argv", "cpus", "initializer", "jobs", "path", "worker_id", "workers")
+    Attributes:
+        levels: The levels that were set, by logger's name; "root" is the root's.
+        disable: Up to which level logging is disabled altogether.
+    """
+
+    __slots__ = ("argv", "cpus", "disable", "initializer", "jobs", "levels", "path", "worker_id", "workers")
 
     def __init__(
         self,
@@ -126,6 +150,8 @@ class Hello:
         argv: "Sequence[str]",
         jobs: "Mapping[str, str]",
         initializer: bytes = b"",
+        levels: "Mapping[str, int] | None" = None,
+        disable: int = 0,
     ) -> None:
         self.worker_id = worker_id
         self.cpus = cpus
@@ -134,6 +160,8 @@ class Hello:
         self.argv = argv
         self.jobs = jobs
         self.initializer = initializer
+        self.levels = {} if levels is None else levels
+        self.disable = disable
 
 
 class Leave:
@@ -194,6 +222,21 @@ class Progress:
         self.total = total
 
 
+class Record:
+    """Something was logged in the worker.
+
+    Attributes:
+        parts: Texts and numbers by name: all of `_RECORD_PARTS`, checked.
+        size: About how much memory it takes until it is handled, in bytes.
+    """
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self, parts: "Mapping[str, object]", size: int) -> None:
+        self.parts = parts
+        self.size = size
+
+
 class Bulk:
     """A frame too big for a packet follows on the stream."""
 
@@ -213,7 +256,7 @@ Task: "TypeAlias" = tuple[int, int, int, float | None, bytes, bytes, list[bytes]
 Success: "TypeAlias" = tuple[int, int, bytes, float, float, float, int]
 #: What goes down to a worker, and what comes up from it.
 DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk
-OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Dropped
+OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Record | Dropped
 UpMessage: "TypeAlias" = Success | OtherMessage
 
 
@@ -223,11 +266,16 @@ UpMessage: "TypeAlias" = Success | OtherMessage
 def pack_hello(hello: Hello) -> Frame:
     """Pack the first message down."""
     head = _HELLO_HEAD.pack(
-        _HELLO, hello.worker_id, hello.cpus, hello.workers,
-        len(hello.path), len(hello.argv), len(hello.jobs), len(hello.initializer),
+        _HELLO, hello.worker_id, hello.cpus, hello.workers, len(hello.path), len(hello.argv), len(hello.jobs),
+        len(hello.levels), _bounded(hello.disable), len(hello.initializer),
     )  # fmt: skip
-    texts = (*hello.path, *hello.argv, *hello.jobs.keys(), *hello.jobs.values())
-    return _frame(b"".join([head, *map(_pack_text, texts)]), [hello.initializer])
+    texts = (*hello.path, *hello.argv, *hello.jobs.keys(), *hello.jobs.values(), *hello.levels.keys())
+    levels = [_LEVEL.pack(_bounded(level)) for level in hello.levels.values()]
+    return _frame(b"".join([head, *map(_pack_text, texts), *levels]), [hello.initializer])
+
+
+def _bounded(level: int) -> int:
+    return max(-_LEVEL_MAX, min(level, _LEVEL_MAX))
 
 
 def pack_task(
@@ -337,10 +385,13 @@ def _unpack_big_task(head: Data, body: Data) -> "Task":
 
 
 def _unpack_hello(head: Data, body: Data | None) -> Hello:
-    _, worker_id, cpus, workers, paths, args, jobs, initializer_size = _HELLO_HEAD.unpack_from(head)
+    _, worker_id, cpus, workers, paths, args, jobs, loggers, disable, initializer_size = _HELLO_HEAD.unpack_from(head)
+    count = paths + args + 2 * jobs + loggers
     # Each text takes at least its length, so a hostile count is seen before anything is built.
-    _need(head, _HELLO_HEAD.size + _LENGTH.size * (paths + args + 2 * jobs))
-    texts, start = _unpack_texts(head, _HELLO_HEAD.size, paths + args + 2 * jobs)
+    _need(head, _HELLO_HEAD.size + _LENGTH.size * count + _LEVEL.size * loggers)
+    texts, start = _unpack_texts(head, _HELLO_HEAD.size, count)
+    levels = struct.unpack_from(f"<{loggers}i", head, start)
+    start += _LEVEL.size * loggers
     if body is None:
         body = head[start:]
     elif len(head) != start:
@@ -354,8 +405,10 @@ def _unpack_hello(head: Data, body: Data | None) -> Hello:
         workers=workers,
         path=texts[:paths],
         argv=texts[paths : paths + args],
-        jobs=dict(zip(names[:jobs], names[jobs:], strict=True)),
+        jobs=dict(zip(names[:jobs], names[jobs : 2 * jobs], strict=True)),
         initializer=bytes(body),
+        levels=dict(zip(names[2 * jobs :], levels, strict=True)),
+        disable=disable,
     )
 
 
@@ -411,6 +464,18 @@ def pack_progress(seq: int, fence: int, done: float, total: float) -> bytes:
     """
     rest = _PROGRESS_HEAD.pack(fence, seq, done, total)
     return _UP_HEAD.pack(_PROGRESS, len(rest), 0) + rest
+
+
+def pack_record(parts: "Mapping[str, object]") -> bytes:
+    """Pack a log record; whoever sends it sees to it that it is no longer than `PIECE_MAX`.
+
+    Args:
+        parts: As of `Record`; `extra` holds nothing that is not `PLAIN`.
+    """
+    import json  # noqa: PLC0415 - only where something is logged
+
+    rest = json.dumps(parts, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return _UP_HEAD.pack(_LOG, len(rest), 0) + rest
 
 
 def _up_frame(kind: int, rest: bytes, body: bytes = b"") -> Frame:
@@ -555,6 +620,26 @@ def _unpack_progress(head: Data, body: bytes) -> Progress:
     return Progress(seq, fence, done, total)
 
 
+def _unpack_record(head: Data, body: bytes) -> Record:
+    if body or len(head) > PIECE_MAX:  # nobody must take his time reading more
+        raise _malformed(head, "parts of the wrong length")
+    import json  # noqa: PLC0415 - only where something is logged
+
+    try:
+        parts = json.loads(str(head[_UP_HEAD_SIZE:], "utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as error:  # no text, no JSON, or lists in lists without end
+        raise _malformed(head, str(error)) from error
+    if (
+        not isinstance(parts, dict)
+        or parts.keys() != _RECORD_PARTS.keys()
+        or not all(isinstance(parts[name], kinds) for name, kinds in _RECORD_PARTS.items())
+        or not -_CREATED_MAX < parts["created"] < _CREATED_MAX
+        or not all(isinstance(value, PLAIN) for value in parts["extra"].values())
+    ):
+        raise _malformed(head, "no log record")
+    return Record(parts, len(head) + _RECORD_BYTES)
+
+
 def _unpack_ready(head: Data, body: bytes) -> Ready:
     _need_bare(head, body)
     return Ready()
@@ -575,6 +660,7 @@ _UP_READERS: "Final[Mapping[int, Callable[[Data, bytes], UpMessage]]]" = {
     _ENDED: _unpack_ended,
     _START_FAILED: _unpack_start_failed,
     _PROGRESS: _unpack_progress,
+    _LOG: _unpack_record,
     _READY: _unpack_ready,
     _DROPPED: _unpack_dropped,
 }
