@@ -203,6 +203,13 @@ def test_H4_a_task_can_set_up_logging_of_its_own_beside(listener: Listener, tmp_
     assert listener.texts == ["both ways"]
 
 
+def test_H4_a_task_that_sets_up_logging_whole_does_not_cut_the_way_of_records(listener: Listener) -> None:
+    with Queue(workers=1) as queue:
+        queue.submit(log_tasks.configure_by_dictionary_and_say).result(PATIENCE_S)
+
+    assert listener.texts == ["after all was set up"]
+
+
 def test_H4_a_record_that_cannot_be_formatted_does_not_disturb_the_task(
     listener: Listener, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,15 @@ def configure_and_say(path: str) -> None:
     logging.shutdown()
 
 
+def configure_by_dictionary_and_say() -> None:
+    """Throw away every handler there is, as programs do that set up their logging whole."""
+    import logging.config  # noqa: PLC0415
+
+    library()
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "root": {"handlers": []}})
+    say("after all was set up")
+
+
 def count_from(start: int, number: int) -> None:
     logger = library().getLogger(NAME)
     for value in range(start, start + number):
