@@ -259,6 +259,14 @@ def test_frames_behind_each_other_are_read_in_their_order_wherever_they_are_cut(
         assert sizes is None or sum(sizes) == len(VALID_UP[kinds[len(messages)]])
 
 
+@pytest.mark.parametrize("kind", [wire._READY, wire._DROPPED, wire._PROGRESS, wire._LOG, wire._START_FAILED])
+def test_nobody_waits_for_what_a_message_never_has(kind: int) -> None:
+    with pytest.raises(wire.WireError):
+        wire.frame_sizes(wire._UP_HEAD.pack(kind, 28, 1))
+    with pytest.raises(wire.WireError):
+        wire.frame_sizes(wire._UP_HEAD.pack(kind, 2**27, 0))
+
+
 def test_an_announcement_tells_what_follows() -> None:
     frame = wire.pack_task(7, 8, 1, None, "id", b"call", [BIG, b"x"])
     assert isinstance(frame, list)
@@ -486,11 +494,11 @@ def test_what_is_no_record_at_all_is_refused(text: bytes) -> None:
 def test_a_record_longer_than_a_piece_or_with_a_body_is_refused() -> None:
     """To read JSON takes its time, so only as much of it is read as an honest worker sends."""
     frame = wire.pack_record(RECORD | {"message": "x" * wire.PIECE_MAX})
-    with pytest.raises(wire.WireError, match="wrong length"):
+    with pytest.raises(wire.WireError, match="do not fit together"):
         unpacked(frame)
-    with pytest.raises(wire.WireError, match="wrong length"):
+    with pytest.raises(wire.WireError, match="do not fit together"):
         wire.unpack_frame(bytearray(frame), b"")
-    with pytest.raises(wire.WireError, match="wrong length"):
+    with pytest.raises(wire.WireError, match="do not fit together"):
         unpacked(struct.pack("<IIQ", LOG_KIND, 2, 1) + b"{}x")
 
 

@@ -345,6 +345,12 @@ def send_up(data: bytes) -> None:
     sleep_forever()
 
 
+def send_up_slowly(data: bytes, piece: int, pause_s: float) -> None:
+    for at in range(0, len(data), piece):
+        worker_end()._stream.sendall(data[at : at + piece])
+        time.sleep(pause_s)  # noqa: TID251 - slow on purpose
+
+
 def report_another() -> None:
     from procq.engine.local import wire  # noqa: PLC0415
 

@@ -552,12 +552,32 @@ class LocalEngine:
                 self._unwatch_stream(worker)
                 self._condemn(worker, f"it sent what is no message ({error})")
                 return False
+            if channel.receiving is not worker.speaking:
+                self._mind_message(worker)
             if not inbox:
                 if channel.hung_up:
                     self._hung_up(worker)
                 return False
         self._hear(worker)
         return True
+
+    def _mind_message(self, worker: Worker) -> None:
+        """A message has begun to come, or is whole: one that does not move on ends its worker."""
+        channel = worker.channel
+        worker.speaking = channel.receiving
+        if worker.speaking:
+            self._set_timer(
+                worker, "message", time.monotonic() + _TRANSFER_S, partial(self._listen, moves_before=channel.moves)
+            )
+        else:
+            self._drop_timer(worker, "message")
+
+    def _listen(self, worker: Worker, moves_before: int) -> None:
+        """See whether a message that has begun to come has moved on."""
+        if worker.channel.moves == moves_before and not worker.log_held:
+            self._condemn(worker, "it began a message and did not go on with it")
+        else:
+            self._mind_message(worker)
 
     def _hear(self, worker: Worker) -> None:
         """Act on what a worker has said; the hot path.
@@ -746,7 +766,7 @@ class LocalEngine:
 
     # --- stopping ------------------------------------------------------------------------------
 
-    def _overdue(self, worker: Worker, missing_before: int = -1) -> None:
+    def _overdue(self, worker: Worker, moves_before: int = -1) -> None:
         """An attempt has used up its timeout (contract D5)."""
         overdue = worker.running
         for _ in range(_READS_MAX):  # it may have ended in time, and its report not been read yet
@@ -754,9 +774,9 @@ class LocalEngine:
                 break
         if overdue is None or worker.running is not overdue or worker.state is not State.BUSY:
             return
-        if worker.channel.receiving and worker.channel.missing != missing_before:
+        if worker.channel.receiving and worker.channel.moves != moves_before:
             # It has ended in time: its report is big, and may take its time as long as it moves on.
-            handler = partial(self._overdue, missing_before=worker.channel.missing)
+            handler = partial(self._overdue, moves_before=worker.channel.moves)
             self._set_timer(worker, "deadline", time.monotonic() + _TRANSFER_S, handler)
             return
         self._stop(worker, "timeout")
@@ -903,11 +923,11 @@ class LocalEngine:
 
         All of it is there already, and no end need follow: what the worker forked may hold its pipes.
         """
-        missing = -1
+        moves = -1
         for _ in range(_READS_MAX):
-            if not self._read(worker) and worker.channel.missing == missing:
+            if not self._read(worker) and worker.channel.moves == moves:
                 break
-            missing = worker.channel.missing
+            moves = worker.channel.moves
 
     def _blame(self, worker: Worker, leave: birth.Exit, *, never_began: bool) -> None:
         """Settle what becomes of the attempts a dead worker had."""
@@ -935,7 +955,7 @@ class LocalEngine:
         del self._workers[worker.id]
         self.roomy.pop(worker, None)
         self._hungry.discard(worker)
-        for kind in ("start", "grace", "deadline", "hang-up", "dropped", *_OUTPUTS):
+        for kind in ("start", "grace", "deadline", "message", "hang-up", "dropped", *_OUTPUTS):
             self._drop_timer(worker, kind)
         self._loop.unwatch(worker.process.pidfd)
         self._unwatch_stream(worker)

@@ -90,11 +90,12 @@ class Channel:
         stream_fd: Readable when the worker said something; to be watched for writing while `sending`.
         hung_up: Whether the worker's end of the stream is closed.  Its death is near or has
             happened; if it lives on it is a cheat.
+        moves: How often more has come of a message that is not whole (`receiving`).
     """
 
     __slots__ = (
         "_claims", "_fault", "_incoming", "_outgoing", "_recv", "_rest", "_send_task", "_stream", "_tasks",
-        "_worker_stream", "_worker_tasks", "hung_up", "stream_fd",
+        "_worker_stream", "_worker_tasks", "hung_up", "moves", "stream_fd",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -126,6 +127,7 @@ class Channel:
         #: What was wrong with what came; nothing behind it can be read.
         self._fault: wire.WireError | None = None
         self.hung_up = False
+        self.moves = 0
 
     @property
     def worker_fds(self) -> tuple[int, int, int]:
@@ -146,16 +148,6 @@ class Channel:
     def receiving(self) -> bool:
         """Whether a message has come in part."""
         return self._incoming is not None or bool(self._rest)
-
-    @property
-    def missing(self) -> int:
-        """How many bytes of that message have not come yet, as far as can be told."""
-        if self._incoming is not None:
-            return self._incoming.missing
-        if not self._rest:
-            return 0
-        sizes = wire.frame_sizes(self._rest)
-        return 1 if sizes is None else sum(sizes) - len(self._rest)
 
     def send(self, frame: wire.Frame) -> bool:
         """Send a message to the worker; never blocks.
@@ -316,6 +308,7 @@ class Channel:
 
     def _keep(self, data: bytes, at: int) -> None:
         """Keep the beginning of a frame until the rest has come."""
+        self.moves += 1
         sizes = wire.frame_sizes(data, at)
         if sizes is None or sum(sizes) <= _KEPT_MAX:
             self._rest = data[at:]
@@ -337,6 +330,7 @@ class Channel:
             if not received:
                 self.hung_up = True
                 return []
+            self.moves += 1
             if not incoming.missing:
                 self._incoming = None
                 try:
@@ -377,7 +371,7 @@ class _Incoming:
         # Grown in place by the allocator, and handed out as `bytes` without a copy.
         self._body = BytesIO()
         self._head_missing = head_size
-        #: Bytes still to come, of the whole frame.
+        #: bytes still to come, of the whole frame
         self.missing = head_size + body_size
         # Read here first: this memory stays in the cache, the frame's own does not.
         self._slice = memoryview(bytearray(min(self.missing, _SLICE)))
@@ -488,16 +482,16 @@ class WorkerEnd:
     def _send_big(self, pieces: list[bytes]) -> None:
         # Before the lock, so that those who speak all the time cannot keep it from us.
         self._sends_big = True
-        try:
-            with self._between:
+        with self._between:
+            try:
                 sent = self._stream.sendmsg(pieces, (), _SEND_FLAGS)
                 for piece in pieces:
                     if sent < len(piece):
                         self._stream.sendall(memoryview(piece)[sent:], _SEND_FLAGS)
                     sent = max(0, sent - len(piece))
-        except BaseException:
-            self.piece_max = -1  # nobody must add to half a frame
-            raise
+            except BaseException:
+                self.piece_max = -1  # nobody must add to half a frame
+                raise
         self._sends_big = False
 
     def send_if_room(self, frame: bytes) -> bool:

@@ -536,12 +536,13 @@ def frame_sizes(data: bytes, at: int = 0) -> tuple[int, int] | None:
     kind = data[at]
     if kind == _OK:
         return (_OK_HEAD_SIZE, _unpack_ok_head(data, at)[-1]) if len(data) - at >= _OK_HEAD_SIZE else None
-    if kind not in _UP_READERS:
+    if kind not in _UP_MOST:
         raise _malformed(data[at : at + _UP_HEAD_SIZE], "unknown kind")
     if len(data) - at < _UP_HEAD_SIZE:
         return None
     word, rest_size, body_size = _UP_HEAD.unpack_from(data, at)
-    if word != kind or rest_size > _REST_MAX or body_size > _BODY_MAX:
+    rest_max, body_max = _UP_MOST[kind]
+    if word != kind or rest_size > rest_max or body_size > body_max:
         raise _malformed(data[at : at + _UP_HEAD_SIZE], "parts that do not fit together")
     return _UP_HEAD_SIZE + rest_size, body_size
 
@@ -558,12 +559,9 @@ def unpack_frame(head: Data, body: bytes) -> "UpMessage":
             if kind == _OK and started_at <= ended_at and size == len(body):
                 return seq, fence, body, started_at, ended_at, cpu_s, peak_rss_bytes
             raise _malformed(head, "parts that do not fit together")
-        kind, rest_size, body_size = _UP_HEAD.unpack_from(head)
-        if _UP_HEAD_SIZE + rest_size != len(head) or body_size != len(body):
+        if frame_sizes(bytes(head)) != (len(head), len(body)):
             raise _malformed(head, "parts of the wrong length")
-        return _UP_READERS[kind](head, body)
-    except KeyError:
-        raise _malformed(head, "unknown kind") from None
+        return _UP_READERS[head[0]](head, body)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise _malformed(head, str(error)) from error
 
@@ -606,23 +604,19 @@ def _unpack_ended(head: Data, body: bytes) -> Report:
     return Report(seq, fence, ended)
 
 
-def _unpack_start_failed(head: Data, body: bytes) -> StartFailed:
+def _unpack_start_failed(head: Data, _body: bytes) -> StartFailed:
     (error_type, message, traceback), end = _unpack_texts(head, _UP_HEAD_SIZE, 3)
-    if body or end != len(head):
+    if end != len(head):
         raise _malformed(head, "parts of the wrong length")
     return StartFailed(error_type, message, traceback)
 
 
-def _unpack_progress(head: Data, body: bytes) -> Progress:
-    if body:
-        raise _malformed(head, "a body where there is none")
+def _unpack_progress(head: Data, _body: bytes) -> Progress:
     fence, seq, done, total = _PROGRESS_HEAD.unpack(head[_UP_HEAD_SIZE:])
     return Progress(seq, fence, done, total)
 
 
-def _unpack_record(head: Data, body: bytes) -> Record:
-    if body or len(head) > PIECE_MAX:  # nobody must take his time reading more
-        raise _malformed(head, "parts of the wrong length")
+def _unpack_record(head: Data, _body: bytes) -> Record:
     import json  # noqa: PLC0415 - only where something is logged
 
     try:
@@ -640,19 +634,12 @@ def _unpack_record(head: Data, body: bytes) -> Record:
     return Record(parts, len(head) + _RECORD_BYTES)
 
 
-def _unpack_ready(head: Data, body: bytes) -> Ready:
-    _need_bare(head, body)
+def _unpack_ready(_head: Data, _body: bytes) -> Ready:
     return Ready()
 
 
-def _unpack_dropped(head: Data, body: bytes) -> Dropped:
-    _need_bare(head, body)
+def _unpack_dropped(_head: Data, _body: bytes) -> Dropped:
     return Dropped()
-
-
-def _need_bare(head: Data, body: bytes) -> None:
-    if len(head) != _UP_HEAD_SIZE or body:
-        raise _malformed(head, "more than the kind")
 
 
 #: What reads a whole frame from a worker, by kind; an OK has its own way.
@@ -663,6 +650,17 @@ _UP_READERS: "Final[Mapping[int, Callable[[Data, bytes], UpMessage]]]" = {
     _LOG: _unpack_record,
     _READY: _unpack_ready,
     _DROPPED: _unpack_dropped,
+}
+
+#: The most that the rest of the head and the body of each take, in bytes: nobody waits for more, nor are
+#: they read, which takes its time with JSON.
+_UP_MOST: "Final[Mapping[int, tuple[int, int]]]" = {
+    _ENDED: (_REST_MAX, _BODY_MAX),
+    _START_FAILED: (_REST_MAX, 0),
+    _PROGRESS: (_PROGRESS_HEAD.size, 0),
+    _LOG: (PIECE_MAX - _UP_HEAD_SIZE, 0),
+    _READY: (0, 0),
+    _DROPPED: (0, 0),
 }
 
 
