@@ -774,7 +774,7 @@ class LocalEngine:
                 break
         if overdue is None or worker.running is not overdue or worker.state is not State.BUSY:
             return
-        if worker.channel.receiving and worker.channel.moves != moves_before:
+        if worker.channel.receiving_big and worker.channel.moves != moves_before:
             # It has ended in time: its report is big, and may take its time as long as it moves on.
             handler = partial(self._overdue, moves_before=worker.channel.moves)
             self._set_timer(worker, "deadline", time.monotonic() + _TRANSFER_S, handler)

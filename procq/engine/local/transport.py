@@ -149,6 +149,11 @@ class Channel:
         """Whether a message has come in part."""
         return self._incoming is not None or bool(self._rest)
 
+    @property
+    def receiving_big(self) -> bool:
+        """Whether that is one which takes its time: a report, as nothing else that a worker says is so big."""
+        return self._incoming is not None
+
     def send(self, frame: wire.Frame) -> bool:
         """Send a message to the worker; never blocks.
 
