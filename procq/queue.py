@@ -38,6 +38,7 @@ from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.mapping import ITEMS_MAX, Results, Size as MapSize, Source, alone_because, chunks_of
 from procq.outcome import Ended
+from procq.parcel import Payload
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
@@ -738,7 +739,7 @@ def _checked_byte_bound(value: object) -> int | Callable[[], int] | None:
     return None if value is None else size_bytes(cast("Size", value), field="max_pending_bytes")
 
 
-def _pickled_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> bytes:
+def _pickled_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> Payload:
     if initializer is None:
         return b""
     name = type_of(initializer)

@@ -33,6 +33,7 @@ from procq.errors import (
 )
 from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
 from procq.outcome import Ended
+from procq.parcel import Payload
 
 logger = logging.getLogger(__name__)
 
@@ -617,7 +618,7 @@ class Supervisor:
             self.progress.pop(task.seq, None)
         self.scheduler.end(task, fence, ended, ended.ended_at)
 
-    def succeeded(self, attempt: Attempt, fence: int, value: bytes, run: Run) -> None:
+    def succeeded(self, attempt: Attempt, fence: int, value: Payload, run: Run) -> None:
         """An attempt has returned."""
         if self.progress:
             self.progress.pop(attempt.seq, None)

@@ -33,6 +33,7 @@ from procq.engine.local.staffing import Staffing
 from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import EngineError, WorkerStartError
 from procq.outcome import Ended, class_names
+from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
@@ -91,7 +92,7 @@ class LocalEngine:
         workers: int,
         kill_grace_s: float = 1.0,
         start_timeout_s: float = 60.0,
-        initializer: bytes = b"",
+        initializer: Payload = b"",
         jobs: Callable[[], Mapping[str, str]] = dict,
         max_tasks_per_worker: int | None = None,
         capture: bool = False,
@@ -574,7 +575,8 @@ class LocalEngine:
 
     def _listen(self, worker: Worker, moves_before: int) -> None:
         """See whether a message that has begun to come has moved on."""
-        if worker.channel.moves == moves_before and not worker.log_held:
+        has_timeout = worker.running is not None and worker.running.timeout_s is not None  # which ends it in its time
+        if worker.channel.moves == moves_before and not worker.log_held and not has_timeout:
             self._condemn(worker, "it began a message and did not go on with it")
         else:
             self._mind_message(worker)
