@@ -22,6 +22,7 @@ from procq.engine import chunk
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError
 from procq.handle import Arrivals, Handle, error_of_attempt, task_of, warn_if_not_started
 from procq.outcome import Ended
+from procq.parcel import Parcel, Payload
 from procq.payload import PLAIN, NotPicklable, dump_part, dumps_whole, loads, loads_once
 from procq.spec import Options, TaskFunction, call_spec, type_of
 from procq.supervisor import Supervisor
@@ -197,7 +198,7 @@ class Results(Generic[R]):
         window: int | None,
         workers: int,
         timeout_s: float | None,
-        chunks: "tuple[bytes, Options] | None",
+        chunks: "tuple[Payload, Options] | None",
     ) -> None:
         self._queue = queue
         self._supervisor = supervisor
@@ -567,7 +568,7 @@ def alone_because(fn: object, supervisor: Supervisor) -> str:
     return ""
 
 
-def chunks_of(fn: Any) -> "tuple[bytes, Options] | None":  # noqa: ANN401 - a function or a task function
+def chunks_of(fn: Any) -> "tuple[Payload, Options] | None":  # noqa: ANN401 - a function or a task function
     """Pickle the function for chunks, and make their options; None if it has to go with each item."""
     is_task = isinstance(fn, TaskFunction)
     try:
@@ -575,7 +576,7 @@ def chunks_of(fn: Any) -> "tuple[bytes, Options] | None":  # noqa: ANN401 - a fu
         data, inputs = dump_part(fn)
     except (NotPicklable, UsageError):  # whoever submits it says why
         return None
-    if not isinstance(data, bytes):  # big: each chunk would take it along
+    if isinstance(data, Parcel) and data.buffers:  # each chunk would take them along
         return None
     priority = fn.options.priority if is_task else 0
     return None if inputs else (data, Options({"type": type_name, "priority": priority}))

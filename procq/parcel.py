@@ -1,4 +1,4 @@
-"""Pickles with big buffers beside them, so that those are never copied into one (contract I1).
+"""Pickles with what stands beside them: big buffers, which are never copied into one (contract I1), and shared memory.
 
 Decides where memory for big buffers comes from.  What costs is not to copy but to touch fresh
 pages: 100 MB take 9 ms in pages of 2 MiB and 34 ms in pages of 4 KiB, so the big ones are asked for.
@@ -7,7 +7,14 @@ pages: 100 MB take 9 ms in pages of 2 MiB and 34 ms in pages of 4 KiB, so the bi
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final, TypeAlias
+    from typing import Final, Protocol, TypeAlias
+
+    class Share(Protocol):
+        """Shared memory that a call refers to: `procq.shared.Shared`."""
+
+        fd: int
+        key: int
+
 
 #: A buffer of so many bytes stands beside its pickle.  Below, to copy it in costs less than the rest of the
 #: way does; and what stands beside never fits into one packet (`wire.PACKET_MAX`).
@@ -24,13 +31,17 @@ class Parcel:
     Attributes:
         data: The pickle.
         buffers: One-dimensional views of bytes, each of `BESIDE_BYTES` or more.
+        shares: The shared memory that it refers to, which lives as long as this.
     """
 
-    __slots__ = ("buffers", "data")
+    __slots__ = ("buffers", "data", "shares")
 
-    def __init__(self, data: "bytes | memoryview", buffers: "Sequence[memoryview]") -> None:
+    def __init__(
+        self, data: "bytes | memoryview", buffers: "Sequence[memoryview]", shares: "Sequence[Share]" = ()
+    ) -> None:
         self.data = data
         self.buffers = buffers
+        self.shares = shares
 
     def __len__(self) -> int:
         return len(self.data) + sum(map(len, self.buffers))
@@ -47,11 +58,11 @@ class Parcel:
 
     def behind(self, head: bytes) -> "Parcel":
         """Return the same with something before the pickle."""
-        return Parcel(head + self.data, self.buffers)
+        return Parcel(head + self.data, self.buffers, self.shares)
 
     def copied(self) -> "Parcel":
         """Return the same in memory of its own."""
-        return Parcel(self.data, [_copied(buffer) for buffer in self.buffers])
+        return Parcel(self.data, [_copied(buffer) for buffer in self.buffers], self.shares)
 
 
 #: What travels between processes: a pickle, with or without buffers beside it.

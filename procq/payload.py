@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, Final
 
-    from procq.parcel import Payload
+    from procq.parcel import Payload, Share
 
 PROTOCOL = 5
 
@@ -68,6 +68,8 @@ class _Session(_local):
     #: While pickling: the objects standing for results, in the order of their numbers.
     #: None when no call is being pickled in this thread.
     found: "list[object] | None" = None
+    #: While pickling: the shared memory that it refers to.
+    shares: "Sequence[Share]" = ()
     #: While unpickling: the pickled results, by number.
     inputs: "Sequence[Payload]" = ()
 
@@ -160,12 +162,29 @@ def dump_part(value: object) -> "tuple[Payload, list[object]]":
     """
     found: list[object] = []
     # Pickling runs users' code, which may pickle another call: what was there comes back.
-    before, _SESSION.found = _SESSION.found, found
+    before = _SESSION.found, _SESSION.shares
+    _SESSION.found, _SESSION.shares = found, ()
     try:
-        data = dumps(value, before_second_try=found.clear)
+        # Clearing no shares: to keep one too many alive does no harm.
+        data = copied(dumps(value, before_second_try=found.clear))
+        shares = _SESSION.shares
     finally:
-        _SESSION.found = before
-    return copied(data), found
+        _SESSION.found, _SESSION.shares = before
+    if shares:
+        data = Parcel(data.data, data.buffers, shares) if isinstance(data, Parcel) else Parcel(data, (), shares)
+    return data, found
+
+
+def take_along(*shares: "Share") -> bool:
+    """Have the call that is being pickled keep shared memory alive; False: none is being pickled."""
+    if _SESSION.found is None:
+        return False
+    _SESSION.shares = (*_SESSION.shares, *shares)
+    return True
+
+
+#: In a worker: what gets the descriptor of shared memory by its key.
+fetch_shared: "Callable[[int], int] | None" = None
 
 
 def load_call(
@@ -236,7 +255,8 @@ def _result_of(number: int) -> object:
 
 
 def _reduce_parcel(parcel: Parcel) -> "tuple[Callable[..., Parcel], tuple[Any, ...]]":
-    """Reduce a parcel that is part of another, as in the results of a chunk: its buffers stand beside that one."""
+    """Reduce a parcel that is part of another, as in a chunk: what stands beside it stands beside that one."""
+    take_along(*parcel.shares)
     return _parcel, (bytes(parcel.data), [PickleBuffer(buffer) for buffer in parcel.buffers])
 
 

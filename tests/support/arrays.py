@@ -4,6 +4,8 @@ import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from procq.parcel import room
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -78,3 +80,31 @@ def ends(given: Array) -> tuple[int, int, int]:
 
 def fail_with(given: Array) -> None:
     raise ValueError(given)
+
+
+def append_and_count(items: list[str]) -> int:
+    items.append("more")
+    return len(items)
+
+
+def keep(given: Array) -> None:
+    _kept.append(given)
+
+
+def count_kept() -> int:
+    return len(_kept)
+
+
+def byte_of(given: Array, index: int) -> int:
+    return given.view[index]
+
+
+def call(fn: "Callable[[int], int]", number: int) -> int:
+    return fn(number)
+
+
+def huge(size: int) -> Array:
+    """Make one of which only the ends take memory."""
+    given = Array(room(size))
+    given.view[0], given.view[-1] = 7, 9
+    return given

@@ -19,6 +19,7 @@ import _thread
 import fcntl
 import os
 from io import BytesIO
+from struct import Struct
 
 from procq.engine.local import wire
 from procq.parcel import room
@@ -53,6 +54,10 @@ _CLAIMS_MAX: "Final" = 4096
 #: What one read of a counter in the kernel gives.
 _CLAIM_SIZE: "Final" = 8
 
+#: What a descriptor travels with, which cannot go alone.
+_DESCRIPTOR: "Final" = b"d"
+_FD = Struct("i")
+
 #: How long a thread of a task waits for another that is sending (seconds).  Not at all would be too
 #: little: a sender gives the interpreter up amid its call, so the others would always find it there.
 _SPEAK_S: "Final" = 0.05
@@ -61,6 +66,9 @@ _SPEAK_S: "Final" = 0.05
 _SEND_FLAGS: "Final" = getattr(_socket, "MSG_NOSIGNAL", 0)
 # For a send that must not wait on the worker's side, where sockets block.
 _SEND_NOW: "Final" = _SEND_FLAGS | _socket.MSG_DONTWAIT
+
+# Programs that a task starts get none of them.
+_RECEIVE_FLAGS: "Final" = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 
 #: Descriptors below this are standard streams to every program, even when they are closed here.
 _FIRST_OWN_FD: "Final" = 3
@@ -178,6 +186,19 @@ class Channel:
         self._outgoing = [memoryview(piece) for piece in pieces if piece]
         self.flush()
         return True
+
+    def send_descriptor(self, fd: int) -> None:
+        """Send the worker a descriptor that it waits for; never blocks.
+
+        Raises:
+            WireError: It does not wait, or has shut its end.
+        """
+        if self._outgoing:
+            raise wire.WireError("it asked for something while a task was sent to it")
+        try:
+            self._stream.sendmsg([_DESCRIPTOR], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, _FD.pack(fd))], _SEND_FLAGS)
+        except OSError as error:
+            raise wire.WireError(f"it takes no descriptor: {error}") from error
 
     def send_tasks(self, frames: "list[wire.Frame]") -> bool:
         """Send tasks, with a claim for each; never blocks.
@@ -495,6 +516,29 @@ class WorkerEnd:
         body = self._read(bytearray(bulk.body_size))
         buffers = [[self._read(room(size)) for size in several] for several in sizes]
         return wire.unpack_down(head, memoryview(body), buffers)
+
+    def fetch(self, key: int) -> int:
+        """Ask for the descriptor of shared memory that the running attempt refers to, and wait for it.
+
+        Raises:
+            LookupError: This is not the thread in which the attempt began.
+            OSError: The supervisor is gone, or there is no descriptor to spare.
+        """
+        if _thread.get_ident() != self._main or self.is_child:
+            raise LookupError("shared objects can only be unpickled where the task was started")
+        try:
+            self.send(wire.pack_wanted(key))
+            _, parts, _, _ = self._stream.recvmsg(1, _socket.CMSG_SPACE(_FD.size), _RECEIVE_FLAGS)
+        except OSError:
+            raise
+        except BaseException:  # noqa: BLE001
+            # Of a signal handler, `Terminated` say.  The answer would be taken for something else some day; and
+            # who is asked to stop while it gets its arguments has nothing to tidy up.
+            os._exit(wire.EXIT_ASKED)
+        if not parts:
+            raise OSError("no descriptor came; there may be too many open")
+        fd: int = _FD.unpack(parts[0][2])[0]
+        return fd
 
     def claim(self) -> bool:
         """Claim the next task: False if it was taken back, and with it all that came before the DROP.

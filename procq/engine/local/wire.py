@@ -61,10 +61,12 @@ PIECE_MAX: "Final" = 32 * 1024
 EXIT_PIPES_LOST: "Final" = 84
 #: What a worker exits with when it could not start; START_FAILED, sent before, says why.
 EXIT_START_FAILED: "Final" = 85
+#: What a worker exits with when it was interrupted while it waited for an answer.
+EXIT_ASKED: "Final" = 86
 
 # The first byte of every packet and frame, told apart from what random bytes look like only by its range.
 _HELLO, _TASK, _EXIT, _READY, _START_FAILED, _ENDED, _PROGRESS, _BULK = range(1, 9)
-_DROP, _DROPPED, _LOG, _OK, _BIG_OK = 9, 10, 11, 12, 13
+_DROP, _DROPPED, _LOG, _OK, _BIG_OK, _WANTED, _FORGET = 9, 10, 11, 12, 13, 14, 15
 
 #: kind, attempt, fence, length of the id, number of inputs, seq, timeout, length of the call
 _TASK_HEAD = struct.Struct("<BxxxIIIIQdQ")
@@ -86,6 +88,10 @@ _PROGRESS_HEAD = struct.Struct("<IQdd")
 #: kind, numbers of payloads and of buffers, lengths of the announced frame's head and of its body.
 #: The head ends with the number of each payload's buffers, and their lengths.
 _BULK_FRAME = struct.Struct("<BxxxIIQQ")
+#: the key of shared memory
+_WANTED_HEAD = struct.Struct("<Q")
+#: kind, the key of shared memory
+_FORGET_FRAME = struct.Struct("<BxxxxxxxQ")
 #: A text's length, before the text.
 _LENGTH = struct.Struct("<I")
 #: A logger's level.
@@ -249,6 +255,24 @@ class Record:
         self.size = size
 
 
+class Wanted:
+    """An attempt needs shared memory that its call refers to, and waits for the descriptor."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+
+class Forget:
+    """Shared memory will not be referred to again."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+
 class Bulk:
     """A frame too big for a packet follows on the stream."""
 
@@ -269,8 +293,8 @@ Task: "TypeAlias" = tuple[int, int, int, float | None, bytes, Payload, list[Payl
 #: An attempt that succeeded: seq, fence, pickled value, started_at, ended_at, cpu_s, peak RSS in bytes.
 Success: "TypeAlias" = tuple[int, int, Payload, float, float, float, int]
 #: What goes down to a worker, and what comes up from it.
-DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk
-OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Record | Dropped
+DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk | Forget
+OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Record | Dropped | Wanted
 UpMessage: "TypeAlias" = Success | OtherMessage
 
 
@@ -321,6 +345,11 @@ def pack_task(
     return _frame(head, [call, *inputs])
 
 
+def pack_forget(key: int) -> bytes:
+    """Pack that shared memory will not be referred to again."""
+    return _FORGET_FRAME.pack(_FORGET, key)
+
+
 def unpack_down(head: Data, body: Data | None = None, buffers: "Sequence[Buffers]" = ()) -> DownMessage:
     """Read a message of the supervisor.
 
@@ -343,6 +372,8 @@ def unpack_down(head: Data, body: Data | None = None, buffers: "Sequence[Buffers
             return Leave()
         if body is None and kind == _DROP and len(head) == 1:
             return Drop()
+        if body is None and kind == _FORGET:
+            return Forget(_FORGET_FRAME.unpack(head)[1])
         if body is None and kind == _BULK:
             return Bulk(*_BULK_FRAME.unpack(head)[1:])
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -513,6 +544,11 @@ def pack_progress(seq: int, fence: int, done: float, total: float) -> bytes:
     """
     rest = _PROGRESS_HEAD.pack(fence, seq, done, total)
     return _UP_HEAD.pack(_PROGRESS, len(rest), 0) + rest
+
+
+def pack_wanted(key: int) -> bytes:
+    """Pack that an attempt waits for shared memory."""
+    return _UP_HEAD.pack(_WANTED, _WANTED_HEAD.size, 0) + _WANTED_HEAD.pack(key)
 
 
 def pack_record(parts: "Mapping[str, object]") -> bytes:
@@ -717,6 +753,10 @@ def _unpack_record(rest: Data, _body: Payload) -> Record:
     return Record(parts, len(rest) + _RECORD_BYTES)
 
 
+def _unpack_wanted(rest: Data, _body: Payload) -> Wanted:
+    return Wanted(*_WANTED_HEAD.unpack(rest))
+
+
 def _unpack_ready(_rest: Data, _body: Payload) -> Ready:
     return Ready()
 
@@ -732,6 +772,7 @@ _UP_READERS: "Final[Mapping[int, Callable[[Data, Payload], UpMessage]]]" = {
     _START_FAILED: _unpack_start_failed,
     _PROGRESS: _unpack_progress,
     _LOG: _unpack_record,
+    _WANTED: _unpack_wanted,
     _READY: _unpack_ready,
     _DROPPED: _unpack_dropped,
 }
@@ -743,6 +784,7 @@ _UP_MOST: "Final[Mapping[int, tuple[int, int]]]" = {
     _BIG_OK: (_BIG_OK_HEAD.size, _BODY_MAX),
     _START_FAILED: (_REST_MAX, 0),
     _PROGRESS: (_PROGRESS_HEAD.size, 0),
+    _WANTED: (_WANTED_HEAD.size, 0),
     _LOG: (PIECE_MAX - _UP_HEAD_SIZE, 0),
     _READY: (0, 0),
     _DROPPED: (0, 0),
