@@ -53,9 +53,15 @@ def test_a_start_that_was_broken_off_can_be_shut_down_and_not_repeated(monkeypat
 
 
 _STORM = """
-import signal, threading, procq
+import signal, sys, threading, procq
 
 caught, sent = [], 0
+
+def lost(unraisable):  # within a `__del__`, where Python can only tell of it
+    if unraisable.exc_type is KeyboardInterrupt:
+        caught.append(0)
+
+sys.unraisablehook = lost
 
 def storm(over, main):
     global sent
@@ -96,6 +102,91 @@ def test_G4_ctrl_c_amid_a_change_waits_for_its_end(tmp_path: Path) -> None:
 
     assert told.returncode == 0, told.stderr
     assert int(told.stdout) >= 100
+
+
+_MAP_STORM = """
+import itertools, signal, sys, threading, procq
+from procq import as_completed
+
+caught = sent = 0
+over = threading.Event()
+
+def storm(main):
+    global sent
+    while not over.wait(0.0005):
+        if sent == caught:  # the one before has been dealt with
+            sent += 1
+            signal.pthread_kill(main, signal.SIGINT)
+
+def lost(unraisable):  # within a `__del__`, where Python can only tell of it
+    global caught
+    caught += unraisable.exc_type is KeyboardInterrupt
+
+sys.unraisablehook = lost
+
+def take(results):
+    global caught
+    while True:
+        try:
+            for result in results:
+                yield_to.append(result)
+            return
+        except KeyboardInterrupt:
+            caught += 1
+
+def begun(begin):
+    global caught
+    while True:
+        try:
+            return begin()
+        except KeyboardInterrupt:
+            caught += 1
+
+def work(number):
+    if number % 100 == 99:
+        raise LookupError(number)
+    return {number} if number % 10 == 0 else number
+
+def safe(number):
+    try:
+        return work(number)
+    except LookupError as error:
+        return error.args[0]
+
+with procq.Queue(workers=2) as queue:
+    thread = threading.Thread(target=storm, args=(threading.get_ident(),))
+    thread.start()
+    for chunksize, ordered in itertools.product(("auto", 1, 16), (True, False)):
+        yield_to = []
+        numbers = range(300 if chunksize == 1 else 3000)
+        take(begun(lambda: queue.map(safe, iter(numbers), chunksize=chunksize, ordered=ordered, buffersize=64)))
+        expected = [safe(number) for number in numbers]
+        if not ordered:
+            yield_to.sort(key=repr)
+            expected.sort(key=repr)
+        if yield_to != expected:
+            begun(lambda: print("lost", chunksize, ordered, len(yield_to), len(expected)))
+    handles = []
+    while len(handles) < 300:
+        begun(lambda: handles.append(queue.submit(len, "abc")))
+    yield_to = []
+    take(begun(lambda: as_completed(handles)))
+    if len(set(yield_to)) != len(handles) or len(yield_to) != len(handles):
+        begun(lambda: print("lost of as_completed", len(yield_to), len(handles)))
+    begun(over.set)
+    begun(thread.join)
+    while caught < sent:
+        begun(lambda: queue.submit(len, "abc").result())
+print(caught)
+"""
+
+
+def test_F2_ctrl_c_while_a_map_waits_loses_nothing(tmp_path: Path) -> None:
+    """A program that catches it goes on with the iterator it has."""
+    told = run_file(tmp_path / "storm.py", _MAP_STORM)
+
+    assert told.returncode == 0, told.stderr
+    assert int(told.stdout) >= 100, told.stdout
 
 
 def test_every_method_that_makes_a_change_is_kept_from_interrupts() -> None:
