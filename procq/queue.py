@@ -219,7 +219,12 @@ class Queue:
         return self
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:  # Ctrl-C waits until it has started, and then there would be no `__exit__`
+            if self._supervisor.opened:
+                self.shutdown(mode="kill")
+            raise
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -6,8 +6,9 @@ waits where it would wait for a real Ctrl-C.
 """
 
 import dis
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import CodeType, FrameType
@@ -19,16 +20,24 @@ from procq import interrupts
 #: After these instructions CPython looks for signals.
 _LOOKS_AFTER: Final = ("RESUME", "CALL", "JUMP_BACKWARD")
 
+Handler = Callable[[int, FrameType | None], object]
+
 
 class Interrupter:
     """Interrupts once, at the moment of this number among those in the frames of some modules.
+
+    Args:
+        number: Which moment.
+        modules: The names of the modules.
+        handler: What is called then.
 
     Attributes:
         done: Whether that moment has come.
     """
 
-    def __init__(self, number: int, *modules: str) -> None:
+    def __init__(self, number: int, *modules: str, handler: "Handler" = interrupts._on_interrupt) -> None:
         self.done = False
+        self._handler = handler
         self._left = number
         self._modules = modules
         #: where each frame stands, and whether a call to Python is what it does: then nobody looks after it
@@ -68,7 +77,7 @@ class Interrupter:
         self._left -= 1
         if self._left < 0:
             self.done = True
-            interrupts._on_interrupt(2, frame)
+            self._handler(signal.SIGINT, frame)
         return self._traced
 
 
