@@ -560,7 +560,7 @@ class Results(Generic[R]):
         """Make a task of each item of a chunk that ended badly: nobody knows which was to blame."""
         # Not a dead letter: none of the items is given up.
         with self._supervisor.lock:
-            self._supervisor.scheduler.purge([task_of(unit.handle)])
+            self._supervisor.purge([task_of(unit.handle)])
         parts: list[Part] = []
         for position, item in enumerate(self._items_of(unit)):
             if position in unit.again:  # an interrupt came after it

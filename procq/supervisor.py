@@ -359,8 +359,13 @@ class Supervisor:
     # --- submitting ----------------------------------------------------------------------------
 
     @changes
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Accept tasks, and start what can start in the caller's thread; the lock is held."""
+    def submit(self, tasks: Sequence[Task], note: Callable[[], object] | None = None) -> None:
+        """Accept tasks, and start what can start in the caller's thread; the lock is held.
+
+        Args:
+            tasks: All of them, or none, are accepted.
+            note: Called then, before an interrupt may come.
+        """
         # As a `with` would do it, which takes as long as all the rest of it.
         change = self._change
         if change.by:
@@ -368,6 +373,8 @@ class Supervisor:
         change.by = get_ident()
         try:
             self._submit(tasks)
+            if note is not None:
+                note()
         except BaseException as error:
             change.__exit__(type(error), error, None)
             raise
@@ -612,6 +619,18 @@ class Supervisor:
             self._paused = False
             self._turn(self.engine.now())
             self.engine.wake()
+
+    @changes
+    def purge(self, tasks: Iterable[Task]) -> int:
+        """Drop the dead letters of tasks for good; the lock is held.  Returns how many there were."""
+        with self._change:
+            return self.scheduler.purge(tasks)
+
+    @changes
+    def resize(self, workers: int) -> None:
+        """Change how many workers there may be (contract H1); the lock is held."""
+        with self._change:
+            self.engine.resize(workers)
 
     # --- what the engine reports (procq.engine.protocol.Host) ------------------------------------
 

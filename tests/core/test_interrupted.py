@@ -1,4 +1,4 @@
-"""A map, and `as_completed`, that Ctrl-C ended at any moment and that is then gone on with (contract F2)."""
+"""What Ctrl-C ended at any moment and is then gone on with, or done again (contract C4, F2)."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from tests.support.interrupting import CALLS, Interrupter, Rebuilt, counted, counted_or_failed
 
-from procq import Handle, as_completed, testing
+from procq import Handle, as_completed, task, testing
 
 #: Not what an inline queue calls while it plays the worker, too.
 MODULES = ("procq.mapping", "procq.handle", "procq.queue", "procq.batch", "procq.spec")
+#: Whatever else a call of the façade goes through.
+ALL = (*MODULES, "procq.supervisor", "procq.core.scheduler", "procq.core.letters", "weakref")
 
 
 def take_all(results: Iterator[Any], interrupter: Interrupter) -> tuple[list[object], int]:
@@ -29,11 +31,11 @@ def take_all(results: Iterator[Any], interrupter: Interrupter) -> tuple[list[obj
             return taken, interrupted
 
 
-def at_every_moment(once: Callable[[Interrupter], int]) -> int:
+def at_every_moment(once: Callable[[Interrupter], int], modules: tuple[str, ...] = MODULES) -> int:
     """Do something again and again, each time interrupted a moment later, until none is left; return how many."""
     number = interrupted = 0
     while True:
-        interrupter = Interrupter(number, *MODULES)
+        interrupter = Interrupter(number, *modules)
         CALLS.clear()
         interrupted += once(interrupter)
         if not interrupter.done:
@@ -74,3 +76,39 @@ def test_F2_as_completed_that_was_interrupted_goes_on_and_loses_nothing() -> Non
         return interrupted
 
     assert at_every_moment(once) > 10
+
+
+@pytest.mark.timeout(300)
+def test_C4_a_spec_whose_submit_was_interrupted_is_the_same_task_when_it_is_submitted_again() -> None:
+    def once(interrupter: Interrupter) -> int:
+        spec = task(counted).spec(1)
+        interrupted = 0
+        with testing.inline() as queue:
+            try:
+                with interrupter.watching():
+                    queue.submit(spec)
+            except KeyboardInterrupt:
+                interrupted = 1
+            assert queue.submit(spec).result() == 1
+        assert CALLS == [1]
+        return interrupted
+
+    assert at_every_moment(once, ALL) > 10
+
+
+@pytest.mark.timeout(300)
+def test_F7_a_purge_that_was_interrupted_is_done_or_undone() -> None:
+    def once(interrupter: Interrupter) -> int:
+        interrupted = 0
+        with testing.inline() as queue:
+            handle = queue.submit(task(counted_or_failed, id="failed").spec(4))
+            handle.wait()
+            try:
+                with interrupter.watching():
+                    queue.purge()
+            except KeyboardInterrupt:
+                interrupted = 1
+            assert ("failed" in queue._supervisor.scheduler.tasks) == bool(queue.dead_letters())
+        return interrupted
+
+    assert at_every_moment(once, ALL) > 3
