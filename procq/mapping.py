@@ -28,7 +28,7 @@ from procq.errors import EngineError, InternalError, QueueClosedError, UsageErro
 from procq.handle import Arrivals, Handle, error_of_attempt, task_of, warn_if_not_started
 from procq.interrupts import WATCH, changes, raise_pending
 from procq.outcome import Ended
-from procq.payload import PLAIN, NotPicklable, dump_part, dumps, loads
+from procq.payload import PLAIN, NotPicklable, dump_part, dumps_whole, loads, loads_once
 from procq.spec import Options, TaskFunction, call_spec, type_of
 from procq.supervisor import Supervisor
 
@@ -411,7 +411,7 @@ class Results(Generic[R]):
         values = items if self._source.is_bare else chain.from_iterable(items)
         if not PLAIN.issuperset(map(type, values)):
             return None
-        data = dumps(items)
+        data = dumps_whole(items)
         return data if len(data) <= BYTES_MAX else None  # else each is looked at by itself
 
     def _sealed(self, item: Any) -> bytes | None:  # noqa: ANN401
@@ -420,7 +420,7 @@ class Results(Generic[R]):
             data, inputs = dump_part(self._args_of(item))
         except NotPicklable:  # whoever submits it says why
             return None
-        return None if inputs or len(data) > BIG_BYTES else data
+        return None if inputs or not isinstance(data, bytes) or len(data) > BIG_BYTES else data
 
     def _submit_chunk(self, blocks: "list[bytes | list[bytes]]", items: int) -> None:
         if not items:
@@ -516,7 +516,7 @@ class Results(Generic[R]):
         for position in sealed:
             raised = WATCH.raised
             try:
-                values[position] = loads(values[position])
+                values[position] = loads_once(values[position])
             except BaseException as error:  # noqa: BLE001 - a constructor of the user's
                 _let_ctrl_c_out(error, raised)
                 instead[position] = error
@@ -623,7 +623,7 @@ def _let_ctrl_c_out(error: BaseException, raised: int) -> None:
 def _again(error: Exception) -> Exception:
     """Return an error like another, for one that is raised several times needs several tracebacks."""
     try:
-        return cast("Exception", loads(dumps(error)))
+        return cast("Exception", loads(dumps_whole(error)))
     except Exception:  # noqa: BLE001 - the user's; then the same one has to do
         return error
 
@@ -652,6 +652,8 @@ def chunks_of(fn: Any) -> "tuple[bytes, Options] | None":  # noqa: ANN401 - a fu
         type_name = fn.type if is_task else type_of(fn)
         data, inputs = dump_part(fn)
     except (NotPicklable, UsageError):  # whoever submits it says why
+        return None
+    if not isinstance(data, bytes):  # big: each chunk would take it along
         return None
     priority = fn.options.priority if is_task else 0
     return None if inputs else (data, Options({"type": type_name, "priority": priority}))

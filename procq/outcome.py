@@ -9,6 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final, Literal
 
+    from procq.parcel import Payload
+
     Outcome = Literal["ok", "error", "timeout", "crash", "memory", "lost", "cancelled", "interrupted"]
 
 #: Every way an attempt can end.
@@ -37,11 +39,13 @@ class Ended:
         signal: Name of the signal that ended the worker, else None.
         cpu_s: CPU seconds used by the worker during the attempt, children excluded.
         peak_rss_bytes: The worker's highest resident memory so far, in bytes (0: unknown).
+        stdout: The last part of what it wrote to standard output; None if that is not captured.
+        stderr: To standard error, likewise.
     """
 
     __slots__ = (
         "cpu_s", "ended_at", "error_types", "exit_code", "message", "outcome", "peak_rss_bytes", "permanent",
-        "pid", "retry_after_s", "signal", "started_at", "terminated", "traceback", "value",
+        "pid", "retry_after_s", "signal", "started_at", "stderr", "stdout", "terminated", "traceback", "value",
     )  # fmt: skip
 
     def __init__(
@@ -50,7 +54,7 @@ class Ended:
         started_at: float,
         ended_at: float,
         *,
-        value: bytes | None = None,
+        value: "Payload | None" = None,
         error_types: tuple[str, ...] = (),
         message: str = "",
         traceback: str = "",
@@ -62,6 +66,8 @@ class Ended:
         signal: str | None = None,
         cpu_s: float = 0.0,
         peak_rss_bytes: int = 0,
+        stdout: str | None = None,
+        stderr: str | None = None,
     ) -> None:
         self.outcome = outcome
         self.started_at = started_at
@@ -78,6 +84,8 @@ class Ended:
         self.signal = signal
         self.cpu_s = cpu_s
         self.peak_rss_bytes = peak_rss_bytes
+        self.stdout = stdout
+        self.stderr = stderr
 
 
 def class_names(error_class: type) -> tuple[str, ...]:

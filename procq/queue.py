@@ -39,6 +39,7 @@ from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.mapping import ITEMS_MAX, Results, Size as MapSize, Source, alone_because, chunks_of
 from procq.outcome import Ended
+from procq.parcel import Payload
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
@@ -131,6 +132,10 @@ class Queue:
             never.
         kill_grace: From asking a task to stop until its process group is killed.
         start_timeout: A worker that is not ready by then, initializer included, is killed.
+        capture: Whether what each attempt writes to standard output and standard error, its
+            child processes and C code included, is kept in its `AttemptRecord` instead of
+            appearing with the program's own: the last 64 KiB of each (contract H4).  No task is
+            sent ahead to a busy worker then, which costs throughput where tasks are tiny.
         retention: How many finished tasks with an id of their own are kept, and how long.
         dead_letters: How many dead letters are kept, and how long.
         engine: "local", or an engine object such as `procq.testing` makes.
@@ -154,12 +159,15 @@ class Queue:
         max_tasks_per_worker: int | None = None,
         kill_grace: Duration = 1,
         start_timeout: Duration = 60,
+        capture: bool = False,
         retention: tuple[int, Duration] = RETENTION,
         dead_letters: tuple[int, Duration] = DEAD_LETTERS,
         engine: "Literal['local'] | Engine" = "local",
     ) -> None:
         if sys.platform == "win32":
             raise UsageError("procq does not run on Windows yet (Linux; macOS best effort); use WSL")
+        if not isinstance(capture, bool):
+            raise UsageError(f"capture={capture!r}: must be True or False")
         if policy != "strict":
             raise UsageError(f"policy={policy!r}: must be 'strict'")
         self._handlers = _checked_handlers(handlers)
@@ -187,6 +195,7 @@ class Queue:
                     if max_tasks_per_worker is None
                     else count(max_tasks_per_worker, field="max_tasks_per_worker", least=1)
                 ),
+                capture=capture,
             )
         elif isinstance(engine, str):
             raise UsageError(f"engine={engine!r}: must be 'local' or an engine object")
@@ -736,7 +745,7 @@ def _checked_byte_bound(value: object) -> int | Callable[[], int] | None:
     return None if value is None else size_bytes(cast("Size", value), field="max_pending_bytes")
 
 
-def _pickled_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> bytes:
+def _pickled_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> Payload:
     if initializer is None:
         return b""
     name = type_of(initializer)

@@ -6,6 +6,7 @@ runs no user code, backoff callables aside.  Everything here happens under `lock
 a caller that submits, or the engine's own.
 """
 
+import contextlib
 import logging
 import os
 import threading
@@ -32,6 +33,7 @@ from procq.errors import (
 )
 from procq.interrupts import WATCH, changes, raise_pending, shielded, unwatch, waits, watch
 from procq.outcome import Ended
+from procq.parcel import Payload
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +118,10 @@ class Supervisor:
         #: the engine's own thread, once it has left nothing but itself
         self._last_thread: threading.Thread | None = None
         #: runs done-callbacks
-        self.callbacks = CallbackThread()
+        self.callbacks = CallbackThread("procq-callbacks", "a done-callback")
+        #: gives what workers log to the program's loggers; not the thread above, where a callback may wait
+        #: for a task that cannot go on until what it logs is handled
+        self.log_thread = CallbackThread("procq-logs", "a handler of log records")
         #: what broke the supervisor's own thread; a bug of procq
         self.bug: BaseException | None = None
         _register(self)
@@ -218,7 +223,8 @@ class Supervisor:
         unwatch(self)  # here too: in the main thread it has more effect
         if self._last_thread is not None:
             self._last_thread.join()
-        self.callbacks.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
+        for thread in (self.callbacks, self.log_thread):
+            thread.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
         return self._report()
 
     def _begin_shutdown(self, mode: Mode, timeout_s: float | None, now: float) -> None:
@@ -236,6 +242,7 @@ class Supervisor:
         self._cut_to(1, now)
         self._settle()
         self.callbacks.close()
+        self.log_thread.close()
         self._all_closed.set()
 
     def settle_if_abandoned(self) -> None:
@@ -650,7 +657,7 @@ class Supervisor:
             self.progress.pop(task.seq, None)
         self.scheduler.end(task, fence, ended, ended.ended_at)
 
-    def succeeded(self, attempt: Attempt, fence: int, value: bytes, run: Run) -> None:
+    def succeeded(self, attempt: Attempt, fence: int, value: Payload, run: Run) -> None:
         """An attempt has returned."""
         if self.progress:
             self.progress.pop(attempt.seq, None)
@@ -669,6 +676,10 @@ class Supervisor:
         """A running attempt said how far it is."""
         if attempt.seq in self.scheduler.running:
             self.progress[attempt.seq] = (done, total)
+
+    def logged(self, handle: Callable[[], object]) -> None:
+        """Something was logged in an attempt."""
+        self.log_thread.put(handle)
 
     @property
     def backlog(self) -> int:
@@ -758,6 +769,7 @@ class Supervisor:
         with self.lock:
             self._settle()
         self.callbacks.close()
+        self.log_thread.close()
         if not self.engine.manual:
             self._last_thread = threading.current_thread()
         self._all_closed.set()
@@ -895,11 +907,18 @@ _BIG_BYTES: Final = 64 * 1024
 
 @final
 class CallbackThread:
-    """Runs done-callbacks one after the other, outside every lock; started when first needed (F4)."""
+    """Runs calls of user code one after the other, outside every lock; started when first needed (F4).
 
-    __slots__ = ("_calls", "_closed", "_lock", "_thread")
+    Args:
+        name: The thread's.
+        what: What is called, for messages.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_calls", "_closed", "_lock", "_name", "_thread", "_what")
+
+    def __init__(self, name: str, what: str) -> None:
+        self._name = name
+        self._what = what
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -922,13 +941,13 @@ class CallbackThread:
                 self._calls.put(None)
 
     def _start_thread(self) -> None:
-        thread = threading.Thread(target=self._run, name="procq-callbacks", daemon=True)
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the system has none to spare: the next callback tries again
             # From 3.12 on none can be started while the interpreter ends, which is nobody's fault.
             level = logging.DEBUG if "interpreter shutdown" in str(error) else logging.ERROR
-            logger.log(level, "done-callbacks cannot be called: %s", error)
+            logger.log(level, "%s cannot be called: %s", self._what, error)
         else:
             self._thread = thread
 
@@ -960,7 +979,8 @@ class CallbackThread:
                 call()
             except BaseException:
                 # A user's callback: whatever it raises is told once and harms nobody (F4).
-                logger.exception("a done-callback raised")
+                with contextlib.suppress(BaseException):  # a handler of the program's may raise too
+                    logger.exception("%s raised", self._what)
             del call  # or it would keep a handle alive until the next one comes
 
 

@@ -21,6 +21,9 @@ dependencies, timeouts, dead letters, shutdown.  It differs in this:
 - What a task changes in the program's own memory stays changed, as there is no other process.
   Arguments, results and errors are pickled all the same, so those are copies, and what could
   not be sent to a worker is refused here too.
+- What tasks log goes straight to the program's loggers, without `task_id` and `attempt`; `capture`
+  takes down what they write to `sys.stdout` and `sys.stderr`, and not what C code and child
+  processes write.
 - A wait that would never end (a paused queue, one not started) raises `UsageError`.
 """
 
@@ -59,6 +62,7 @@ def inline(
     kill_grace: Duration = 1,
     initializer: Callable[..., object] | None = None,
     initargs: tuple[object, ...] = (),
+    capture: bool = False,
     **parameters: Unpack[QueueParameters],
 ) -> Queue:
     """Make a queue that runs its tasks in the thread that waits, on a fake clock.
@@ -69,6 +73,7 @@ def inline(
         kill_grace: As for `Queue`, on the fake clock.
         initializer: As for `Queue`: called before the first task, and again after each `crash`.
         initargs: Its arguments.
+        capture: As for `Queue`, but only what is written through `sys.stdout` and `sys.stderr`.
         parameters: As for `Queue`.
 
     Returns:
@@ -85,6 +90,7 @@ def inline(
         seed=seed,
         kill_grace_s=seconds(kill_grace, field="kill_grace"),
         initializer=None if initializer is None else partial(initializer, *initargs),
+        capture=capture,
     )
     return Queue(workers=1, engine=engine, **parameters)
 

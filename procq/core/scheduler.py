@@ -23,9 +23,10 @@ from procq.core.lanes import ReadyLanes, urgency
 from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
-from procq.core.task import Cause, Run, Task
+from procq.core.task import CapturedRun, Cause, Run, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
 from procq.outcome import Ended
+from procq.parcel import Payload
 from procq.retry import Backoff
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
@@ -314,7 +315,7 @@ class Scheduler:
 
     # --- how attempts end ----------------------------------------------------------------------
 
-    def succeed(self, task: Task, fence: int, value: bytes | None, run: Run, now: float) -> bool:
+    def succeed(self, task: Task, fence: int, value: Payload | None, run: Run | CapturedRun, now: float) -> bool:
         """Note that an attempt returned: `end` for the outcome "ok", and more.
 
         It may also be the next attempt of a task that was sent ahead: then it began and ended since
@@ -365,7 +366,10 @@ class Scheduler:
             self.dropped_late += 1
             return False
         if ended.outcome == "ok":
+            run: Run | CapturedRun
             run = (ended.started_at, ended.ended_at, ended.pid, ended.cpu_s, ended.peak_rss_bytes)
+            if ended.stdout is not None or ended.stderr is not None:
+                run = (*run, ended.stdout, ended.stderr)
             return self.succeed(task, fence, ended.value, run, now)
         del self.running[task.seq]
         if self._has_limits:

@@ -7,6 +7,7 @@ results are opaque bytes.  Slots, no dictionary: a queue may hold a million of t
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from procq.core.states import Status
+from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +21,8 @@ _BLOCKED: Final = Status.BLOCKED
 #: An attempt that succeeded: started_at, ended_at, pid, cpu_s, peak_rss_bytes, as in `AttemptRecord`.  A plain
 #: tuple of numbers, because the garbage collector stops looking at those: a million results do not slow it down.
 Run = tuple[float, float, int | None, float, int]
+#: Likewise, where what it wrote is captured; then stdout and stderr.
+CapturedRun = tuple[float, float, int | None, float, int, str | None, str | None]
 
 #: Why a task is CANCELLED.
 Cause = Literal["cancelled", "shutdown", "expired", "dependency", "not needed"]
@@ -79,6 +82,8 @@ class AttemptRecord(NamedTuple):
     error_type: str | None  #: qualified name of the error's class
     message: str | None  #: the error's text
     traceback: str | None  #: the worker's traceback as text
+    stdout: str | None = None  #: the last part of what it wrote there; None: not captured
+    stderr: str | None = None  #: likewise
 
     @property
     def run_s(self) -> float:
@@ -141,7 +146,7 @@ class Task:
         self,
         id: str,  # noqa: A002 - the contract's name
         type: str,  # noqa: A002
-        payload: bytes,
+        payload: Payload,
         rules: Rules,
         *,
         depends_on: "Sequence[Task]" = (),
@@ -179,9 +184,9 @@ class Task:
         self.first_started_at: float | None = None
         self.started_at: float | None = None
         #: the attempt that succeeded
-        self.ran: Run | None = None
+        self.ran: Run | CapturedRun | None = None
         #: the pickled result once SUCCEEDED
-        self.value: bytes | None = None
+        self.value: Payload | None = None
         #: what went wrong so far; None: nothing
         self.trouble: Trouble | None = None
         #: who waits for the end; opaque here
@@ -264,17 +269,18 @@ class Task:
             AttemptRecord(
                 attempt, ended.outcome, ended.started_at, ended.ended_at, ended.pid, ended.exit_code, ended.signal,
                 ended.cpu_s, ended.peak_rss_bytes, ended.error_types[0] if ended.error_types else None,
-                ended.message or None, ended.traceback or None,
+                ended.message or None, ended.traceback or None, ended.stdout, ended.stderr,
             )
             for attempt, ended in self.history
         ]  # fmt: skip
         if self.ran is not None:
-            started_at, ended_at, pid, cpu_s, peak_rss_bytes = self.ran
+            started_at, ended_at, pid, cpu_s, peak_rss_bytes, *written = self.ran
             records.append(
                 AttemptRecord(
-                    self.attempt, "ok", started_at, ended_at, pid, None, None, cpu_s, peak_rss_bytes, None, None, None
+                    self.attempt, "ok", started_at, ended_at, pid, None, None, cpu_s, peak_rss_bytes, None, None, None,
+                    *written,
                 )
-            )
+            )  # fmt: skip
         return tuple(records)
 
 

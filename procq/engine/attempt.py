@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Final
 
+    from procq.parcel import Payload
+
 #: Longer texts of an error lose their middle: they are kept with every attempt in the
 #: supervisor, and an error that quotes its input may be as long as the input (characters).
 TEXT_MAX: "Final" = 50_000
@@ -69,8 +71,8 @@ class Gate:
 
 
 def run(
-    call: bytes,
-    inputs: "Sequence[bytes]",
+    call: "Payload",
+    inputs: "Sequence[Payload]",
     *,
     clock: "Callable[[], float]" = time.monotonic,
     gate: Gate | None = None,
@@ -94,8 +96,8 @@ def run(
 
 
 def run_lean(
-    call: bytes, inputs: "Sequence[bytes]", clock: "Callable[[], float]", gate: Gate
-) -> "tuple[bytes, float, float] | Ended":
+    call: "Payload", inputs: "Sequence[Payload]", clock: "Callable[[], float]", gate: Gate
+) -> "tuple[Payload, float, float] | Ended":
     """Run one attempt as `run` does, but without an object for the report that nearly all are.
 
     Returns:
@@ -148,7 +150,7 @@ def run_lean(
 # --- the three endings -------------------------------------------------------------------------
 
 
-def _result(fn: object, value: object, started_at: float, ended_at: float) -> bytes | Ended:
+def _result(fn: object, value: object, started_at: float, ended_at: float) -> "Payload | Ended":
     """Pickle what a task returned; the report, if that cannot be."""
     try:
         return payload.dumps(value)
@@ -176,7 +178,7 @@ def _not_loaded(error: BaseException, started_at: float, ended_at: float) -> End
         ended_at,
         # No value: `result()` then shows this message, which the bare error lacks.
         error_types=class_names(type(error)),
-        message=_clipped(f"the call could not be unpickled in the worker: {name}: {message}"),
+        message=clipped(f"the call could not be unpickled in the worker: {name}: {message}"),
         traceback=traceback,
         permanent=True,
         terminated=isinstance(error, Terminated),
@@ -236,12 +238,12 @@ def _message(error: BaseException) -> str:
     try:
         text = str(error)
         if isinstance(error, Exception):
-            return _clipped(text)
+            return clipped(text)
         # The bare text of these says nothing: "3", or nothing at all.
         if isinstance(error, SystemExit):
             text = "0" if error.code is None else str(error.code)
         name = type(error).__name__
-        return _clipped(f"{name}: {text}" if text else name)
+        return clipped(f"{name}: {text}" if text else name)
     except BaseException:  # noqa: BLE001 - a __str__ may raise anything
         return "(its text cannot be had: __str__ raised)"
 
@@ -250,7 +252,7 @@ def _traceback(error: BaseException) -> str:
     try:
         import traceback  # noqa: PLC0415 - 6 ms that a worker without errors never pays
 
-        return _clipped("".join(traceback.format_exception(type(error), error, _task_frames(error.__traceback__))))
+        return clipped("".join(traceback.format_exception(type(error), error, _task_frames(error.__traceback__))))
     except BaseException:  # noqa: BLE001 - an error's parts are the task's code
         return "(its traceback cannot be had)"
 
@@ -262,10 +264,11 @@ def _task_frames(frames: "TracebackType | None") -> "TracebackType | None":
     return frames
 
 
-def _clipped(text: str) -> str:
-    if len(text) <= TEXT_MAX:
+def clipped(text: str, limit: int = TEXT_MAX) -> str:
+    """Return a text, without its middle if it is longer than `limit` characters."""
+    if len(text) <= limit:
         return text
-    half = TEXT_MAX // 2
+    half = limit // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
@@ -275,7 +278,7 @@ def _clipped(text: str) -> str:
 def _pickled(error: BaseException) -> bytes | None:
     """Pickle an error; None if it would not come back as an error on the other side."""
     try:
-        data = payload.dumps(error)
+        data = payload.dumps_whole(error)
         return data if isinstance(payload.loads(data), BaseException) else None
     except BaseException:  # noqa: BLE001 - an error's __reduce__ and constructor are the task's code
         return None

@@ -10,6 +10,7 @@ that a worker does not have.
 import os
 
 from procq.engine import attempt
+from procq.parcel import copied
 from procq.payload import PLAIN, dumps, loads
 
 TYPE_CHECKING = False
@@ -39,7 +40,7 @@ class Done:
     def seal(self, fn: object, value: object) -> None:
         """Take in a value that is pickled by itself, here and now: the function may change it later."""
         try:
-            data = dumps(value)
+            data = copied(dumps(value))
         except BaseException as error:  # a result's __reduce__ is the task's code too (D9)
             if hasattr(type(error), "ends_attempt"):
                 raise

@@ -12,8 +12,10 @@ beside it: tasks expire, deadlines end, and where its own timeout ends or somebo
 Rule: nothing here reads a real clock or starts a thread.
 """
 
+import contextlib
+import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NoReturn, final
@@ -21,12 +23,16 @@ from typing import TYPE_CHECKING, Final, NoReturn, final
 from procq.engine import attempt as attempts
 from procq.engine.judgement import judge_stopped
 from procq.engine.protocol import Attempt, Host, StopReason
+from procq.engine.tail import Tail
 from procq.errors import UsageError, WorkerStartError
 from procq.inside import Context, Terminated, enter
 from procq.outcome import Ended, class_names
+from procq.parcel import copied
 from procq.units import Duration, seconds
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
     from procq.outcome import Outcome
 
 #: What a task is killed with when its grace is over.
@@ -86,6 +92,47 @@ class _Run:
         self.died_at = 0.0
 
 
+class _Sink(io.RawIOBase):
+    """A file that keeps the last of what is written to it."""
+
+    def __init__(self) -> None:
+        self.tail = Tail()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "ReadableBuffer") -> int:
+        written = bytes(data)
+        self.tail.append(written)
+        return len(written)
+
+
+@final
+class _Output:
+    """Stands in for `sys.stdout` and `sys.stderr` while an attempt runs."""
+
+    __slots__ = ("_sinks",)
+
+    def __init__(self) -> None:
+        self._sinks = (_Sink(), _Sink())
+
+    @contextlib.contextmanager
+    def redirected(self) -> Iterator[None]:
+        stdout, stderr = (
+            io.TextIOWrapper(io.BufferedWriter(sink), "utf-8", "backslashreplace", write_through=True)
+            for sink in self._sinks
+        )
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            yield
+        for stream in (stdout, stderr):
+            with contextlib.suppress(ValueError):  # the task closed it
+                stream.flush()
+
+    def texts(self) -> tuple[str, str]:
+        stdout, stderr = self._sinks
+        return stdout.tail.text(), stderr.tail.text()
+
+
 @final
 class InlineContext(Context):
     """Who the running attempt is, and what it can do to its fake surroundings."""
@@ -124,6 +171,8 @@ class InlineEngine:
         kill_grace_s: From asking an attempt to stop until it is killed, on the fake clock.
         initializer: What a worker would call first: called before the first attempt, and again
             after each death.
+        capture: Whether to take down what attempts write to `sys.stdout` and `sys.stderr`; not what
+            C code and other programs write, for the descriptors are the test's own.
     """
 
     manual = True
@@ -138,6 +187,7 @@ class InlineEngine:
         seed: int = 0,
         kill_grace_s: float = 1.0,
         initializer: Callable[[], object] | None = None,
+        capture: bool = False,
     ) -> None:
         self.clock = clock
         #: draws for jitter, the same in every run
@@ -145,6 +195,7 @@ class InlineEngine:
         self._kill_grace_s = kill_grace_s
         self._initializer = initializer
         self._initialized = initializer is None
+        self._capture = capture
         self._host: Host | None = None
         #: held by the thread that takes a step
         self._turn = threading.Lock()
@@ -332,12 +383,20 @@ class InlineEngine:
         if timeout_s is not None:
             run.ends_at = self.clock.now + timeout_s
         before = enter(InlineContext(self, attempt, run.ends_at))
+        # In memory of their own: nothing is sent away, and what the task writes must not be seen elsewhere (I1).
+        call = copied(attempt.payload)
+        inputs = [copied(given.value or b"") for given in attempt.inputs]
+        output = _Output() if self._capture else None
         try:
-            inputs = [given.value or b"" for given in attempt.inputs]
-            ended = attempts.run(attempt.payload, inputs, clock=self.now, gate=run.gate)
+            with contextlib.nullcontext() if output is None else output.redirected():
+                ended = attempts.run(call, inputs, clock=self.now, gate=run.gate)
         finally:
             enter(before)
+        if ended.value is not None:
+            ended.value = copied(ended.value)
         ended = self._judge(run, ended)
+        if output is not None:
+            ended.stdout, ended.stderr = output.texts()
         with host.lock:
             self._run = None
             host.ended(attempt, run.fence, ended)

@@ -30,6 +30,7 @@ class Parameters(QueueParameters, total=False):
     kill_grace: Duration
     initializer: Callable[..., object] | None
     initargs: tuple[object, ...]
+    capture: bool
 
 
 class Driver(ABC):

@@ -1,5 +1,6 @@
 """Task functions of the contract suite; each does the same in a worker and inline."""
 
+import io
 import os
 import signal
 import sys
@@ -63,6 +64,28 @@ def whoami() -> tuple[str | None, int | None, float | None]:
 @procq.task(max_attempts=2, priority=3)
 def decorated(value: int) -> int:
     return value + 1
+
+
+# --- output ---
+
+
+def write(stdout: str, stderr: str) -> None:
+    """Write both streams, and leave others in their place."""
+    sys.stdout.write(stdout)
+    sys.stderr.write(stderr)
+    sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+
+
+def write_attempt() -> None:
+    """Write the attempt's number; the first one fails."""
+    sys.stdout.write(f"attempt {procq.current().attempt}")
+    if procq.current().attempt == 1:
+        raise ValueError
+
+
+def write_much(number: int) -> None:
+    sys.stdout.write("x" * number)
+    sys.stdout.buffer.write(b"\xff")
 
 
 # --- time ---

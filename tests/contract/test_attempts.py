@@ -473,3 +473,45 @@ def test_H3_the_initializer_is_called_once_before_the_first_task_of_a_worker(dri
     queue.submit(tasks.note, log.path, "2").wait()
 
     assert log.lines == ["initialized", "0", "1", "initialized", "2"]
+
+
+# --- H4: output ---
+
+
+def outputs(handle: "procq.Handle[None]") -> list[tuple[str | None, str | None]]:
+    handle.wait()
+    return [(record.stdout, record.stderr) for record in handle.history]
+
+
+def test_H4_what_an_attempt_writes_is_kept_with_it(driver: Driver, capfd: pytest.CaptureFixture[str]) -> None:
+    queue = driver.started(capture=True)
+
+    first = queue.submit(tasks.write, "out", "err")
+    second = queue.submit(tasks.write, "more", "worse")
+
+    assert outputs(first) == [("out", "err")]
+    assert outputs(second) == [("more", "worse")]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_H4_each_attempt_of_a_task_keeps_its_own(driver: Driver) -> None:
+    queue = driver.started(capture=True)
+
+    handle = queue.submit(procq.task(tasks.write_attempt, max_attempts=2, backoff=0).spec())
+
+    assert outputs(handle) == [("attempt 1", ""), ("attempt 2", "")]
+
+
+def test_H4_the_last_64_KiB_are_kept_whatever_the_bytes(driver: Driver) -> None:
+    queue = driver.started(capture=True)
+
+    handle = queue.submit(tasks.write_much, 100_000)
+
+    left_out = 100_001 - 65_536
+    assert outputs(handle) == [(f"[... {left_out} bytes left out ...]\n{'x' * 65_535}\\xff", "")]
+
+
+def test_H4_nothing_is_kept_unless_asked_for(driver: Driver) -> None:
+    queue = driver.started()
+
+    assert outputs(queue.submit(tasks.write, "", "")) == [(None, None)]

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from tests.support import process_tasks as tasks
+from tests.support.frames import in_one
 from tests.support.leaks import alive, no_leaks, wait_until  # noqa: F401 - a fixture
 from tests.support.looking import PATIENCE_S, check_invariants, engine_of, pids, states, wait_idle
 from tests.support.process_tasks import Gate
 
 from procq import Queue, Status, TaskResult, task
-from procq.engine.local import engine
-from procq.errors import WorkerCrashed
+from procq.engine.local import engine, wire
+from procq.errors import AttemptTimeout, WorkerCrashed
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -350,6 +351,36 @@ def test_H5_a_worker_that_sends_garbage_is_ended(data: bytes, text: str) -> None
         assert text in str(error)
         assert queue.submit(tasks.echo, 1).result(PATIENCE_S) == 1
         check_invariants(queue)
+
+
+@pytest.mark.parametrize("size", [1, 55, 60, 100_000])
+def test_H5_a_worker_that_does_not_go_on_with_its_message_is_ended(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timeout is set, so nothing else would end it."""
+    monkeypatch.setattr(engine, "_TRANSFER_S", 0.2)
+    report = in_one(wire.pack_success(1, 1, bytes(1_000_000), 0.0, 1.0, 0.0, 0))
+    with Queue(workers=1) as queue:
+        error = queue.submit(tasks.send_up, report[:size]).exception(PATIENCE_S)
+
+        assert isinstance(error, WorkerCrashed)
+        assert "began a message and did not go on with it" in str(error)
+        assert queue.submit(tasks.echo, 1).result(PATIENCE_S) == 1
+        check_invariants(queue)
+
+
+def test_D5_half_a_log_record_is_no_report_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a task that logs without a pause there nearly always is one."""
+    monkeypatch.setattr(engine, "_TRANSFER_S", 3600.0)
+    head = wire._UP_HEAD.pack(wire._LOG, 20_000, 0)
+    with Queue(workers=1) as queue:
+        handle = queue.submit(task(tasks.send_up, timeout=0.3).spec(head + bytes(10_000)))
+        assert isinstance(handle.exception(PATIENCE_S), AttemptTimeout)
+
+
+def test_H5_a_message_may_take_its_time_as_long_as_it_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_TRANSFER_S", 0.5)
+    progress = wire.pack_progress(2**40, 1, 1.0, 2.0)  # of a task that there is not: nobody minds it
+    with Queue(workers=1) as queue:
+        assert queue.submit(tasks.send_up_slowly, progress, 4, 0.1).result(PATIENCE_S) is None
 
 
 def test_H5_a_worker_that_reports_what_it_was_not_given_is_ended() -> None:

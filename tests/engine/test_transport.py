@@ -12,14 +12,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from tests.support.frames import as_object, in_one, pack_result, the_task, the_tasks
+from tests.support.frames import as_bytes, as_object, in_one, pack_result, the_task, the_tasks
 from tests.support.leaks import no_leaks  # noqa: F401 - a fixture
 
 from procq.engine.local import transport, wire
 from procq.engine.local.transport import Channel, WorkerEnd, above_standard_streams
+from procq.inside import Terminated
+from procq.parcel import Parcel
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -133,13 +135,37 @@ def test_a_result_of_any_size_arrives_as_bytes(pair: Pair, size: int) -> None:
     assert not pair.channel.receiving
 
 
+@pytest.mark.parametrize("size", [1, wire.PIECE_MAX, 100_000, 3_000_001])
+def test_buffers_of_any_size_arrive_writable_in_memory_of_their_own(pair: Pair, size: int) -> None:
+    parcel = Parcel(b"pickle", [memoryview(pattern(size)), memoryview(pattern(2 * size))])
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(pair.end.receive)
+        pair.channel.send(wire.pack_task(1, 1, 1, None, "id", parcel, [b"input", parcel]))
+        pair.flush()
+        task = the_task(received.result(PATIENCE_S))
+        pool.submit(pair.end.send, pack_result(1))
+        pool.submit(pair.end.send, wire.pack_success(2, 1, parcel, 1.0, 2.0, 0.5, 7))
+        pool.submit(pair.end.send, pack_result(3))
+        reports = [pair.receive() for _ in range(3)]
+
+    values = [report.ended.value for report in reports if isinstance(report, wire.Report)]
+    assert (task.call, task.inputs) == (parcel, [b"input", parcel])
+    assert values == [b"value", parcel, b"value"]
+    buffers = [
+        buffer for each in (task.call, task.inputs[1], values[1]) if isinstance(each, Parcel) for buffer in each.buffers
+    ]
+    for buffer in buffers:
+        buffer[:1] = b"!"
+    assert len({id(buffer.obj) for buffer in buffers}) == len(buffers) == 6
+
+
 def test_big_and_small_messages_keep_their_order_both_ways(pair: Pair) -> None:
     sizes = [10, 300_000, 10, 70_000, 3_000_000, 0, 10, 70_000]
 
     def serve() -> None:
         for _ in sizes:
             task = the_task(pair.end.receive())
-            pair.end.send(pack_result(task.seq, bytes(task.call)))
+            pair.end.send(pack_result(task.seq, as_bytes(task.call)))
             pair.end.send_if_room(wire.pack_progress(task.seq, 1, 1.0, 1.0))
 
     reports: list[wire.Report] = []
@@ -170,7 +196,7 @@ def test_a_body_in_pieces_arrives_in_theirs(pair: Pair) -> None:
         pair.flush()
         task = the_task(received.result(PATIENCE_S))
 
-    assert (bytes(task.call), [bytes(one) for one in task.inputs]) == (b"call", inputs)
+    assert (as_bytes(task.call), [as_bytes(one) for one in task.inputs]) == (b"call", inputs)
 
 
 @pytest.mark.parametrize("count", [1, 2, 16])
@@ -223,7 +249,7 @@ def test_a_big_task_that_nobody_reads_does_not_block(pair: Pair) -> None:
 def test_nothing_there_is_none(pair: Pair) -> None:
     assert pair.channel.receive() == []
     assert not pair.channel.receiving
-    assert pair.channel.missing == 0
+    assert pair.channel.moves == 0
     assert pair.channel.revoke() == 0
     assert not pair.end.claim()
     assert pair.channel.flush()
@@ -260,7 +286,6 @@ def test_a_frame_that_comes_byte_by_byte_arrives(pair: Pair) -> None:
         os.write(pair.fds[1], data[end - 1 : end])
         messages += pair.channel.receive()
         assert pair.channel.receiving is (end not in {len(first), len(data)})
-        assert (pair.channel.missing > 0) is pair.channel.receiving
 
     assert [type(as_object(message)) for message in messages] == [wire.Report, wire.Progress]
 
@@ -300,8 +325,8 @@ def test_a_piece_is_sent_whole_or_not_at_all(pair: Pair, size: int) -> None:
     for asked in (4, 100_000, 2_000_000):  # the kernel has a least of its own, and a most
         pair.end._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, asked)
         room = pair.end._stream.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        pair.end._piece_max = min(wire.PIECE_MAX, room // 2 - 64)
-        fits = size <= pair.end._piece_max
+        pair.end.piece_max = min(wire.PIECE_MAX, room // 2 - 64)
+        fits = size <= pair.end.piece_max
         sent = 0
         while sent < 1000 and pair.end.send_if_room(piece):
             sent += 1
@@ -317,10 +342,10 @@ def test_a_piece_that_waits_for_room_is_not_sent_if_a_signal_handler_raises(pair
         stuffed += 1000
 
     def interrupt(_number: int, _frame: object) -> None:
-        raise InterruptedError
+        raise Terminated
 
-    with alarm(interrupt), pytest.raises(InterruptedError):
-        pair.end._send(pattern(size), 0)
+    with alarm(interrupt), pytest.raises(Terminated):
+        pair.end.send_piece(pattern(size))
 
     assert drained(pair.channel) == bytes(stuffed)
 
@@ -339,12 +364,14 @@ def alarm(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 @pytest.mark.parametrize(("size", "rounds"), [(10, 300), (200_000, 100), (3_000_000, 10)])
 def test_threads_that_speak_never_get_into_a_frame(pair: Pair, size: int, rounds: int) -> None:
+    """Neither one that drops what finds no room, nor one that waits for it."""
     stop = threading.Event()
     said = [0, 0]
 
     def chatter(speaker: int) -> None:
+        say = (pair.end.send_if_room, pair.end.send_piece)[speaker]
         while not stop.is_set():
-            said[speaker] += pair.end.send_if_room(wire.pack_progress(said[speaker], speaker, 1.0, 2.0))
+            said[speaker] += say(wire.pack_progress(said[speaker], speaker, 1.0, 2.0))
 
     def work() -> None:
         pair.end._main = threading.get_ident()  # as a worker's main thread
@@ -355,8 +382,7 @@ def test_threads_that_speak_never_get_into_a_frame(pair: Pair, size: int, rounds
     heard: list[list[int]] = [[], []]
     with ThreadPoolExecutor(3) as pool:
         pool.submit(work)
-        for speaker in (0, 1):
-            pool.submit(chatter, speaker)
+        speakers = [pool.submit(chatter, speaker) for speaker in (0, 1)]
         try:
             while len(reports) < rounds or not all(heard):
                 message = pair.receive()
@@ -366,6 +392,8 @@ def test_threads_that_speak_never_get_into_a_frame(pair: Pair, size: int, rounds
                     heard[message.fence].append(message.seq)
         finally:
             stop.set()
+            while not all(speaker.done() for speaker in speakers):  # one may wait for room
+                pair.channel.receive()
 
     assert [report.seq for report in reports] == list(range(rounds))
     assert all(report.ended.value == pattern(size) for report in reports)
@@ -379,6 +407,7 @@ def test_a_signal_handler_that_speaks_amid_a_big_frame_is_not_heard(pair: Pair) 
 
     def speak(_number: int, _frame: object) -> None:
         answers.append(pair.end.send_if_room(wire.READY_FRAME))
+        answers.append(pair.end.send_piece(wire.READY_FRAME))  # to wait would be for good
         answered.set()
 
     def read_late() -> wire.OtherMessage:
@@ -390,16 +419,35 @@ def test_a_signal_handler_that_speaks_amid_a_big_frame_is_not_heard(pair: Pair) 
         pair.end.send(pack_result(1, value))
         report = received.result(PATIENCE_S)
 
-    assert answers == [False]
+    assert answers == [False, False]
     assert isinstance(report, wire.Report)
     assert report.ended.value == value
     assert pair.end.send_if_room(wire.READY_FRAME)
 
 
-def test_what_is_too_big_for_a_piece_or_a_forked_childs_is_not_said(pair: Pair) -> None:
-    assert not pair.end.send_if_room(bytes(wire.PIECE_MAX + 1))
-    pair.end.is_child = True
+def test_nothing_is_said_behind_a_big_frame_that_was_cut_short(pair: Pair) -> None:
+    """A thread that waits to speak must not take up where the exception left off."""
+    report = pack_result(1, pattern(10_000_000))
+    answers: list[Future[bool]] = []
+
+    def give_up(_number: int, _frame: object) -> None:
+        answers.append(pool.submit(pair.end.send_piece, wire.READY_FRAME))
+        raise Terminated
+
+    with ThreadPoolExecutor(1) as pool:
+        with alarm(give_up), pytest.raises(Terminated):
+            pair.end.send(report)
+        assert not answers[0].result(PATIENCE_S)
+
     assert not pair.end.send_if_room(wire.READY_FRAME)
+
+
+def test_what_is_too_big_for_a_piece_or_a_forked_childs_is_not_said(pair: Pair) -> None:
+    for say in (pair.end.send_if_room, pair.end.send_piece):
+        assert not say(bytes(wire.PIECE_MAX + 1))
+    pair.end.is_child = True
+    for say in (pair.end.send_if_room, pair.end.send_piece):
+        assert not say(wire.READY_FRAME)
 
     assert pair.channel.receive() == []
 
@@ -622,7 +670,6 @@ def test_an_absurd_announcement_takes_no_memory(pair: Pair) -> None:
 
     assert pair.channel.receive() == []
     assert pair.channel.receiving
-    assert pair.channel.missing == 2**46 - len(b"value")
 
 
 def test_a_shut_down_socket_is_a_wire_error_or_a_hang_up(pair: Pair) -> None:

@@ -9,6 +9,7 @@ from tests.support.frames import as_object, in_one, read_up, the_task, the_tasks
 
 from procq.engine.local import wire
 from procq.outcome import Ended
+from procq.parcel import Parcel, Payload
 
 PAIRS = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 #: With lone surrogates, which paths that are not UTF-8 are full of.
@@ -16,6 +17,15 @@ TEXTS = st.text(st.characters(codec=None), max_size=20)
 #: Texts of errors lose lone surrogates and the line ends that Python alone knows.
 PLAIN = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=20)
 BIG = bytes(wire.PACKET_MAX + 1)
+PARCEL = Parcel(b"pickle", [memoryview(bytes(range(256)) * 300), memoryview(bytearray(70_000))])
+RECORD: dict[str, object] = {
+    "name": "a.b", "levelno": 30, "levelname": "WARNING", "message": "m", "pathname": "/a.py", "lineno": 3,
+    "funcName": "f", "created": 1.5, "process": 7, "processName": "P", "thread": 8, "threadName": "T", "taskName": None,
+    "exc_text": None, "stack_info": None, "task_id": "id", "attempt": 1,
+    "extra": {"text": "x", "number": 1, "part": 0.5, "flag": True, "nothing": None},
+}  # fmt: skip
+#: What a frame with a log record begins with.
+LOG_KIND = wire.pack_record(RECORD)[0]
 
 
 def packed(*args: Any, **kwargs: Any) -> bytes:  # noqa: ANN401 - those of `pack_task`
@@ -25,9 +35,25 @@ def packed(*args: Any, **kwargs: Any) -> bytes:  # noqa: ANN401 - those of `pack
     return frame
 
 
-def joined(frame: wire.Frame) -> tuple[bytes, bytes | None]:
-    """Bring a frame down to where its decoder is: a packet, or head and body."""
-    return (frame, None) if isinstance(frame, bytes) else (frame[0], b"".join(frame[1:]))
+def joined(frame: wire.Frame) -> tuple[Any, ...]:
+    """Bring a frame down to where its decoder is: a packet, or head, body and buffers."""
+    if isinstance(frame, bytes):
+        return (frame,)
+    announcement, head, *pieces = frame
+    bulk = wire.unpack_down(announcement)
+    assert isinstance(bulk, wire.Bulk)
+    assert bulk.head_size == len(head)
+    rest, sizes = wire.split_head(bulk, head)
+    stream = memoryview(b"".join(pieces))
+    body, stream = stream[: bulk.body_size], stream[bulk.body_size :]
+    buffers: list[list[memoryview]] = []
+    for several in sizes:
+        buffers.append([])
+        for size in several:
+            buffers[-1].append(stream[:size])
+            stream = stream[size:]
+    assert not stream
+    return rest, body, buffers
 
 
 def unpacked(data: bytes) -> list[wire.UpMessage]:
@@ -41,7 +67,8 @@ def the_message(frame: wire.Frame) -> wire.OtherMessage:
     """Read one frame of a worker, in the stream; a big one also as it is read apart from it."""
     (message,) = read_up(in_one(frame))
     if isinstance(frame, list):
-        assert type(as_object(wire.unpack_frame(frame[0], frame[1]))) is type(message)
+        head, body, *buffers = frame
+        assert type(as_object(wire.unpack_frame(head, bytes(body), list(map(memoryview, buffers))))) is type(message)  # type: ignore[arg-type]
     return message
 
 
@@ -92,11 +119,16 @@ def test_several_tasks_in_one_packet_survive_in_their_order(
     path=st.lists(TEXTS, max_size=4),
     argv=st.lists(TEXTS, max_size=4),
     jobs=st.dictionaries(TEXTS, TEXTS),
+    levels=st.dictionaries(TEXTS, st.integers(-(2**31) + 1, 2**31 - 1)),
     big=st.booleans(),
 )
-def test_a_hello_survives(*, path: list[str], argv: list[str], jobs: dict[str, str], big: bool) -> None:
+def test_a_hello_survives(
+    *, path: list[str], argv: list[str], jobs: dict[str, str], levels: dict[str, int], big: bool
+) -> None:
     initializer = BIG if big else b"call"
-    hello = wire.Hello(3, cpus=8, workers=4, path=path, argv=argv, jobs=jobs, initializer=initializer)
+    hello = wire.Hello(
+        3, cpus=8, workers=4, path=path, argv=argv, jobs=jobs, initializer=initializer, levels=levels, disable=50
+    )
 
     again = wire.unpack_down(*joined(wire.pack_hello(hello)))
 
@@ -155,9 +187,47 @@ def test_a_success_survives(
     assert isinstance(frame, list) is big
     assert unpacked(in_one(frame)) == [success]
     if isinstance(frame, list):
-        message = wire.unpack_frame(*frame)
+        message = wire.unpack_frame(*frame)  # type: ignore[arg-type]
         assert message == success
         assert message[2] is frame[1], "the value is not copied"
+
+
+def test_what_stands_beside_a_pickle_survives() -> None:
+    small = Parcel(b"p", [memoryview(b"x")])
+    tasks: list[tuple[Payload, list[Payload]]] = [
+        (PARCEL, []), (b"call", [PARCEL, b"", small]), (small, [b"one", PARCEL, PARCEL]),
+    ]  # fmt: skip
+    for call, inputs in tasks:
+        task = the_task(wire.unpack_down(*joined(wire.pack_task(1, 2, 3, None, "id", call, inputs))))
+        assert (task.call, task.inputs) == (call, inputs)
+
+    frame = wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=["a"], argv=[], jobs={}, initializer=PARCEL))
+    hello = wire.unpack_down(*joined(frame))
+    assert isinstance(hello, wire.Hello)
+    assert (hello.initializer, hello.path) == (PARCEL, ["a"])
+
+    success = (1, 2, PARCEL, 1.0, 2.0, 0.5, 7)
+    assert unpacked(in_one(wire.pack_success(*success))) == [success]
+    report = the_message(wire.pack_ended(1, 2, Ended("ok", 1.0, 2.0, value=PARCEL)))
+    assert isinstance(report, wire.Report)
+    assert report.ended.value == PARCEL
+
+
+def test_buffers_that_belong_to_nothing_are_refused() -> None:
+    frame = wire.pack_task(1, 2, 3, None, "id", PARCEL, [PARCEL])
+    assert isinstance(frame, list)
+    announcement, head, *_ = frame
+    bulk = wire.unpack_down(announcement)
+    assert isinstance(bulk, wire.Bulk)
+    spoilt = bytearray(head)
+    counts_at = len(spoilt) - 4 * 2 - 8 * 4
+    spoilt[counts_at] += 1
+    with pytest.raises(wire.WireError):
+        wire.split_head(bulk, spoilt)
+    with pytest.raises(wire.WireError):
+        wire.split_head(wire.Bulk(2**32 - 1, 2**32 - 1, 1, 1), bytes(100))
+    with pytest.raises(wire.WireError):  # buffers, and no pickle that they could belong to
+        wire.frame_sizes(struct.pack("<IIQ", wire._BIG_OK | 1 << 8, 40, 0))
 
 
 def test_texts_of_an_error_that_are_no_text_arrive_readable() -> None:
@@ -185,6 +255,36 @@ def test_the_small_messages_survive() -> None:
     assert isinstance(wire.unpack_down(wire.EXIT_FRAME), wire.Leave)
 
 
+@given(
+    texts=st.lists(TEXTS, min_size=4, max_size=4), level=st.integers(), created=st.floats(-1e9, 1e11),
+    exc_text=st.none() | TEXTS, attempt=st.none() | st.integers(),
+    extra=st.dictionaries(TEXTS, st.none() | st.booleans() | st.integers() | TEXTS | st.floats(allow_nan=False)),
+)  # fmt: skip
+def test_a_log_record_survives(
+    *, texts: list[str], level: int, created: float, exc_text: str | None, attempt: int | None,
+    extra: dict[str, object],
+) -> None:  # fmt: skip
+    parts = RECORD | dict(zip(("name", "message", "pathname", "task_id"), texts, strict=True))
+    parts |= {"levelno": level, "created": created, "exc_text": exc_text, "attempt": attempt, "extra": extra}
+
+    record = the_message(wire.pack_record(parts))
+
+    assert isinstance(record, wire.Record)
+    assert record.parts == parts
+    assert record.size > len("".join(texts))
+
+
+def test_levels_beyond_all_that_is_used_are_as_good_as_the_highest() -> None:
+    levels = {"no": 10**12, "all": -(10**12)}
+    hello = wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={}, levels=levels, disable=10**12)
+
+    again = wire.unpack_down(*joined(wire.pack_hello(hello)))
+
+    assert isinstance(again, wire.Hello)
+    assert again.levels == {"no": 2**31 - 1, "all": -(2**31) + 1}
+    assert again.disable == 2**31 - 1
+
+
 def test_a_big_failure_to_start_survives() -> None:
     frame = wire.pack_start_failed(wire.StartFailed("OSError", "x" * wire.PACKET_MAX, ""))
     assert isinstance(frame, list)
@@ -195,7 +295,7 @@ def test_a_big_failure_to_start_survives() -> None:
     assert len(failed.message) == wire.PACKET_MAX
 
 
-@given(st.lists(st.sampled_from(range(6)), max_size=12), st.data())
+@given(st.lists(st.sampled_from(range(8)), max_size=12), st.data())
 def test_frames_behind_each_other_are_read_in_their_order_wherever_they_are_cut(
     kinds: list[int], data: st.DataObject
 ) -> None:
@@ -216,14 +316,23 @@ def test_frames_behind_each_other_are_read_in_their_order_wherever_they_are_cut(
         assert sizes is None or sum(sizes) == len(VALID_UP[kinds[len(messages)]])
 
 
+@pytest.mark.parametrize("kind", [wire._READY, wire._DROPPED, wire._PROGRESS, wire._LOG, wire._START_FAILED])
+def test_nobody_waits_for_what_a_message_never_has(kind: int) -> None:
+    with pytest.raises(wire.WireError):
+        wire.frame_sizes(wire._UP_HEAD.pack(kind, 28, 1))
+    with pytest.raises(wire.WireError):
+        wire.frame_sizes(wire._UP_HEAD.pack(kind, 2**27, 0))
+
+
 def test_an_announcement_tells_what_follows() -> None:
-    frame = wire.pack_task(7, 8, 1, None, "id", b"call", [BIG, b"x"])
+    frame = wire.pack_task(7, 8, 1, None, "id", b"call", [BIG, PARCEL])
     assert isinstance(frame, list)
 
-    bulk = wire.unpack_down(wire.announce(frame))
+    bulk = wire.unpack_down(frame[0])
 
     assert isinstance(bulk, wire.Bulk)
-    assert (bulk.head_size, bulk.body_size) == (len(frame[0]), len(BIG) + 5)
+    assert (bulk.head_size, bulk.body_size) == (len(frame[1]), len(BIG) + 4 + len(PARCEL.data))
+    assert wire.split_head(bulk, frame[1])[1] == [[], [], [len(buffer) for buffer in PARCEL.buffers]]
 
 
 # --- nothing else gets through ---
@@ -232,9 +341,12 @@ VALID_DOWN = [
     packed(1, 2, 3, 4.0, "id", b"call"),
     packed(1, 2, 3, None, "id", b"call", [b"one", b"", b"three"]),
     wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=["a", "b"], argv=["c"], jobs={"m": "p"}, initializer=b"i")),
+    wire.pack_hello(
+        wire.Hello(1, cpus=1, workers=1, path=["a"], argv=[], jobs={}, levels={"x": 10, "y": 0}, disable=9)
+    ),
     wire.EXIT_FRAME,
     wire.DROP_FRAME,
-    wire.announce([packed(1, 2, 3, 4.0, "id", b""), b"call"]),
+    wire.pack_task(1, 2, 3, 4.0, "id", bytes(wire.PACKET_MAX))[0],
 ]
 VALID_UP = [
     in_one(wire.pack_success(1, 2, b"value", 1.0, 2.0, 0.5, 7)),
@@ -244,9 +356,11 @@ VALID_UP = [
         )
     ),
     in_one(wire.pack_start_failed(wire.StartFailed("a", "b", "c"))),
+    in_one(wire.pack_success(1, 2, PARCEL, 1.0, 2.0, 0.5, 7)),
     wire.pack_progress(1, 2, 3.0, 4.0),
     wire.READY_FRAME,
     wire.DROPPED_FRAME,
+    wire.pack_record(RECORD),
 ]
 #: Several in one packet; cut where one ends it is a message of those before.
 TOGETHER = [
@@ -368,12 +482,12 @@ def test_a_length_that_lies_about_one_of_several_tasks_gives_no_other_error(
 
 
 def test_a_big_task_comes_alone() -> None:
-    head, call = wire.pack_task(1, 1, 1, None, "id", BIG)
+    head, body, buffers = joined(wire.pack_task(1, 1, 1, None, "id", BIG))
 
     with pytest.raises(wire.WireError, match="head of the wrong length"):
-        wire.unpack_down(head + packed(2, 1, 1, None, "id", b""), call)  # type: ignore[operator, arg-type]  # a list, as it is big
+        wire.unpack_down(head + packed(2, 1, 1, None, "id", b""), body, buffers)
     with pytest.raises(wire.WireError, match="body of the wrong length"):
-        wire.unpack_down(head, call + b"x")  # type: ignore[operator, arg-type]
+        wire.unpack_down(head, bytes(body) + b"x", buffers)
 
 
 @pytest.mark.parametrize(
@@ -400,20 +514,71 @@ def test_times_of_a_success_that_would_upset_a_heap_are_refused(
         wire.unpack_frame(in_one(frame)[:56], value)
 
 
+#: Anything that JSON can hold.
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(TEXTS, parts, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(part=st.sampled_from(sorted(RECORD)), value=JSON, more=st.booleans())
+def test_a_record_with_a_part_of_any_kind_is_a_record_or_a_wire_error(*, part: str, value: object, more: bool) -> None:
+    decode_both(wire.pack_record(RECORD | {part: value} | ({"more": value} if more else {})), None)
+    decode_both(wire.pack_record({name: value for name, value in RECORD.items() if name != part}), None)
+    decode_both(wire.pack_record(value), None)  # type: ignore[arg-type]  # a cheat's
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": 1}, {"levelno": "30"}, {"levelno": None}, {"message": None}, {"created": 1}, {"created": float("nan")},
+        {"created": float("inf")}, {"created": 1e300}, {"thread": "x"}, {"task_id": 5}, {"attempt": "1"}, {"extra": []},
+        {"extra": {"x": []}}, {"extra": {"x": {}}}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_record_whose_parts_are_not_what_they_must_be_is_refused(changed: dict[str, object]) -> None:
+    with pytest.raises(wire.WireError, match="no log record"):
+        unpacked(wire.pack_record(RECORD | changed))
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[" * 60_000, b'{"a":' * 10_000, b"9" * 60_000, b"\xff", b"null", b"[]", b"{}", b"{} {}"]
+)
+def test_what_is_no_record_at_all_is_refused(text: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        unpacked(struct.pack("<IIQ", LOG_KIND, len(text), 0) + text)
+
+
+def test_a_record_longer_than_a_piece_or_with_a_body_is_refused() -> None:
+    """To read JSON takes its time, so only as much of it is read as an honest worker sends."""
+    frame = wire.pack_record(RECORD | {"message": "x" * wire.PIECE_MAX})
+    with pytest.raises(wire.WireError, match="do not fit together"):
+        unpacked(frame)
+    with pytest.raises(wire.WireError, match="do not fit together"):
+        wire.unpack_frame(bytearray(frame), b"")
+    with pytest.raises(wire.WireError, match="do not fit together"):
+        unpacked(struct.pack("<IIQ", LOG_KIND, 2, 1) + b"{}x")
+
+
 def test_absurd_counts_and_lengths_are_refused_without_making_anything() -> None:
     """Each of these announces more than any machine has; a decoder that believed it would raise MemoryError."""
     task = bytearray(packed(1, 1, 1, None, "id", b"call"))
     struct.pack_into("<I", task, 16, 2**32 - 1)  # the number of inputs
     hello = bytearray(wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={})))  # type: ignore[arg-type]
     struct.pack_into("<I", hello, 16, 2**32 - 1)  # the number of paths
+    loggers = bytearray(hello)
+    struct.pack_into("<I", loggers, 16, 0)
+    struct.pack_into("<I", loggers, 28, 2**32 - 1)  # the number of loggers
 
-    for data in (task, hello):
+    for data in (task, hello, loggers):
         with pytest.raises(wire.WireError):
             wire.unpack_down(bytes(data))
 
 
 @pytest.mark.parametrize(
-    ("frame", "at", "code"), [(0, 48, "<Q"), (1, 4, "<I"), (1, 8, "<Q"), (3, 4, "<I"), (4, 8, "<Q")]
+    ("frame", "at", "code"),
+    [(0, 48, "<Q"), (1, 4, "<I"), (1, 8, "<Q"), (3, 4, "<I"), (4, 8, "<Q"), (6, 4, "<I"), (6, 8, "<Q")],
 )
 def test_absurd_lengths_of_what_a_worker_says_are_refused(frame: int, at: int, code: str) -> None:
     """Nobody must wait for more than any machine has."""

@@ -287,7 +287,7 @@ def announce_big() -> None:
 
     frame = wire.pack_success(0, 1, bytes(1_000_000), 0.0, 1.0, 0.0, 0)
     assert isinstance(frame, list)
-    worker_end()._stream.sendall(frame[0] + b"a part")
+    worker_end()._stream.sendall(bytes(frame[0]) + b"a part")
 
 
 def announce_big_and_leave_a_child(path: str) -> None:
@@ -343,6 +343,12 @@ def flood(size: int) -> None:
 def send_up(data: bytes) -> None:
     worker_end()._stream.sendall(data)
     sleep_forever()
+
+
+def send_up_slowly(data: bytes, piece: int, pause_s: float) -> None:
+    for at in range(0, len(data), piece):
+        worker_end()._stream.sendall(data[at : at + piece])
+        time.sleep(pause_s)  # noqa: TID251 - slow on purpose
 
 
 def report_another() -> None:

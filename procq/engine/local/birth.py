@@ -17,9 +17,11 @@ import weakref
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from procq.engine.local import wire
+from procq.engine.local import record, wire
+from procq.engine.local.capture import Output
 from procq.engine.local.transport import Channel, above_standard_streams
 from procq.errors import WorkerStartError
+from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,7 +66,9 @@ class WorkerConfig(NamedTuple):
     #: Paths of jobs files by module name (`loader.known()`).
     jobs: "Mapping[str, str]" = MappingProxyType({})
     #: The pickled call of the initializer, or empty.
-    initializer: bytes = b""
+    initializer: Payload = b""
+    #: Whether what its attempts write to the standard streams is captured.
+    capture: bool = False
 
 
 class Exit(NamedTuple):
@@ -108,6 +112,8 @@ def spawn(config: WorkerConfig) -> "WorkerProcess":
         argv=_texts(getattr(sys, "argv", ())),
         jobs=config.jobs,
         initializer=config.initializer,
+        levels=record.levels(),
+        disable=record.disabled_up_to(),
     )
     worker = WorkerProcess()
     try:
@@ -132,14 +138,18 @@ class WorkerProcess:
         pid: Its process id, also the id of its group and session.
         pidfd: Readable once it is dead.
         channel: The sockets to it.
+        output: What its attempts write, if that is captured.
     """
 
-    __slots__ = ("__weakref__", "_channel", "_descendants", "_exit", "_inherited_rss", "_switch", "pid", "pidfd")
+    __slots__ = (
+        "__weakref__", "_channel", "_descendants", "_exit", "_inherited_rss", "_switch", "output", "pid", "pidfd",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.pid = 0
         self.pidfd = -1
         self._channel: Channel | None = None
+        self.output: Output | None = None
         #: The only write end of the dead man's switch; -1 once closed.
         self._switch = -1
         #: Known processes below the worker, which may have left its group.
@@ -164,7 +174,9 @@ class WorkerProcess:
         self._channel = Channel()
         switch_end, self._switch = map(above_standard_streams, os.pipe())
         try:
-            fds = (*self._channel.worker_fds, switch_end)
+            if config.capture:
+                self.output = Output()
+            fds = (*self._channel.worker_fds, switch_end, *(() if self.output is None else self.output.worker_fds))
             # Private, but what multiprocessing uses for the same: -W, -X, -O and their like.
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
@@ -183,6 +195,8 @@ class WorkerProcess:
         # A new program starts with the peak of the one that started it.
         self._inherited_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._channel.close_worker_ends()
+        if self.output is not None:
+            self.output.close_worker_ends()
         self.pidfd = _sentinel(self.pid)
 
     def ask(self) -> None:
@@ -235,6 +249,8 @@ class WorkerProcess:
         self._switch = _closed(self._switch)
         if self._channel is not None:
             self._channel.close()
+        if self.output is not None:
+            self.output.close()
         _WORKERS.discard(self)
 
     def abandon(self) -> None:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.judgement import judge_stopped
-from procq.engine.local import birth, deaths, wire
+from procq.engine.local import birth, capture, deaths, record, wire
 from procq.engine.local.loop import READ, WRITE, Loop
 from procq.engine.local.machine import usable_cpus
 from procq.engine.local.pace import UNKNOWN_S, Paces
@@ -33,6 +33,7 @@ from procq.engine.local.staffing import Staffing
 from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import EngineError, WorkerStartError
 from procq.outcome import Ended, class_names
+from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
@@ -62,8 +63,11 @@ _HANG_UP_S: Final = 1.0
 _TRANSFER_S: Final = 10.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
 #: the kernel's buffers is at most some MiB, and one read takes a tenth of one.  Who says more is
-#: a flood, and must not hold up the loop.
+#: a flood, log records say, and must not hold up the loop.
 _READS_MAX: Final = 64
+
+#: The timers of captured streams, by the streams' numbers.
+_OUTPUTS: Final = ("stdout", "stderr")
 
 
 @final
@@ -77,6 +81,7 @@ class LocalEngine:
         initializer: A pickled call that each worker makes first, or nothing.
         jobs: Files that serve as modules in the workers, by module name.
         max_tasks_per_worker: A worker is replaced after so many attempts; None: never.
+        capture: Whether to take down what attempts write to the standard streams.
     """
 
     manual = False
@@ -87,9 +92,10 @@ class LocalEngine:
         workers: int,
         kill_grace_s: float = 1.0,
         start_timeout_s: float = 60.0,
-        initializer: bytes = b"",
+        initializer: Payload = b"",
         jobs: Callable[[], Mapping[str, str]] = dict,
         max_tasks_per_worker: int | None = None,
+        capture: bool = False,
     ) -> None:
         self._staffing = Staffing(workers)
         self._cpus = usable_cpus()
@@ -98,6 +104,7 @@ class LocalEngine:
         self._initializer = initializer
         self._jobs = jobs
         self._tasks_per_worker = float("inf") if max_tasks_per_worker is None else max_tasks_per_worker
+        self._capture = capture
         self._host: Host | None = None
         self._workers: dict[int, Worker] = {}
         self._worker_ids = 0
@@ -376,6 +383,7 @@ class LocalEngine:
                     cpus=self._cpus,
                     initializer=self._initializer,
                     jobs=self._jobs(),
+                    capture=self._capture,
                 )
             )
         except WorkerStartError as error:
@@ -389,6 +397,9 @@ class LocalEngine:
             self._speakers[process.channel.stream_fd] = worker
             self._loop.watch(process.pidfd, READ, partial(self._died, worker))
             self._watch_stream(worker)
+            if worker.output is not None:
+                for number in range(len(worker.output.fds)):
+                    self._watch_output(worker, number)
             self._set_timer(worker, "start", time.monotonic() + self._start_timeout_s, self._start_late)
             if self._closing:
                 self._kill(worker)
@@ -443,6 +454,8 @@ class LocalEngine:
         worker.bulky = False
         worker.is_told = True
         attempt.place = worker
+        if worker.output is not None:
+            worker.output.begin()
         if worker.state is State.DYING:  # all that is left to know is how the attempt ended
             return
         worker.state = State.BUSY
@@ -540,12 +553,33 @@ class LocalEngine:
                 self._unwatch_stream(worker)
                 self._condemn(worker, f"it sent what is no message ({error})")
                 return False
+            if channel.receiving is not worker.speaking:
+                self._mind_message(worker)
             if not inbox:
                 if channel.hung_up:
                     self._hung_up(worker)
                 return False
         self._hear(worker)
         return True
+
+    def _mind_message(self, worker: Worker) -> None:
+        """A message has begun to come, or is whole: one that does not move on ends its worker."""
+        channel = worker.channel
+        worker.speaking = channel.receiving
+        if worker.speaking:
+            self._set_timer(
+                worker, "message", time.monotonic() + _TRANSFER_S, partial(self._listen, moves_before=channel.moves)
+            )
+        else:
+            self._drop_timer(worker, "message")
+
+    def _listen(self, worker: Worker, moves_before: int) -> None:
+        """See whether a message that has begun to come has moved on."""
+        has_timeout = worker.running is not None and worker.running.timeout_s is not None  # which ends it in its time
+        if worker.channel.moves == moves_before and not worker.log_held and not has_timeout:
+            self._condemn(worker, "it began a message and did not go on with it")
+        else:
+            self._mind_message(worker)
 
     def _hear(self, worker: Worker) -> None:
         """Act on what a worker has said; the hot path.
@@ -617,10 +651,35 @@ class LocalEngine:
             case wire.Progress():
                 if worker.running is not None and (worker.running.seq, worker.fence) == (message.seq, message.fence):
                     self._require_host().progressed(worker.running, message.done, message.total)
+            case wire.Record():
+                self._logged(worker, message)
             case wire.StartFailed():
                 worker.start_error = message
             case wire.Dropped():
                 self._dropped(worker)
+
+    def _logged(self, worker: Worker, message: wire.Record) -> None:
+        """A worker has logged something; one that logs faster than that is handled must wait.
+
+        It waits when the pipe is full, which it is when nobody reads.  Deadlines and deaths are seen all
+        the same, and what is in the pipe is read then.
+        """
+        worker.log_read += message.size
+        if not worker.log_held and worker.log_read - worker.log_handled > record.BACKLOG_BYTES:
+            worker.log_held = True
+            self._watch_stream(worker)
+        self._require_host().logged(partial(self._handle_record, worker, message))
+
+    def _handle_record(self, worker: Worker, message: wire.Record) -> None:
+        """Have a record handled; called in the host's thread for that, without the lock."""
+        record.handle(message)
+        worker.log_handled += message.size
+        # Held is set before the last of its records comes here, so one of them finds it set.
+        if worker.log_held and worker.log_read - worker.log_handled < record.BACKLOG_BYTES // 2:
+            with self._require_host().lock:
+                if worker.id in self._workers:
+                    worker.log_held = False
+                    self._watch_stream(worker)
 
     def look(self, now: float) -> None:
         """Read in a caller's thread what workers have said, if the loop has not for a while."""
@@ -629,7 +688,7 @@ class LocalEngine:
         self._look_at = now + _LOOK_EVERY_S
         for fd in self._loop.ready():
             worker = self._speakers.get(fd)
-            if worker is not None and worker.state is State.BUSY:
+            if worker is not None and worker.state is State.BUSY and not worker.log_held:
                 self._read(worker)
 
     def is_imminent(self, attempt: Attempt) -> bool:
@@ -640,7 +699,7 @@ class LocalEngine:
     def look_at(self, attempt: Attempt) -> bool:
         """Read in a caller's thread what the worker of an attempt has said."""
         worker = attempt.place
-        return isinstance(worker, Worker) and worker.state is State.BUSY and self._read(worker)
+        return isinstance(worker, Worker) and worker.state is State.BUSY and not worker.log_held and self._read(worker)
 
     def _hung_up(self, worker: Worker) -> None:
         """A worker has closed its end: its death follows at once, or it is a cheat."""
@@ -655,6 +714,8 @@ class LocalEngine:
         """A worker's attempt has ended otherwise than by returning, or was being stopped."""
         ended.pid = worker.pid
         fence = worker.fence
+        if worker.output is not None:
+            worker.output.add_to(ended)
         self._paces.note(attempt.type, ended.ended_at - ended.started_at)
         self._unassign(worker)
         if worker.stopping is not None:
@@ -707,7 +768,7 @@ class LocalEngine:
 
     # --- stopping ------------------------------------------------------------------------------
 
-    def _overdue(self, worker: Worker, missing_before: int = -1) -> None:
+    def _overdue(self, worker: Worker, moves_before: int = -1) -> None:
         """An attempt has used up its timeout (contract D5)."""
         overdue = worker.running
         for _ in range(_READS_MAX):  # it may have ended in time, and its report not been read yet
@@ -715,9 +776,9 @@ class LocalEngine:
                 break
         if overdue is None or worker.running is not overdue or worker.state is not State.BUSY:
             return
-        if worker.channel.receiving and worker.channel.missing != missing_before:
+        if worker.channel.receiving_big and worker.channel.moves != moves_before:
             # It has ended in time: its report is big, and may take its time as long as it moves on.
-            handler = partial(self._overdue, missing_before=worker.channel.missing)
+            handler = partial(self._overdue, moves_before=worker.channel.moves)
             self._set_timer(worker, "deadline", time.monotonic() + _TRANSFER_S, handler)
             return
         self._stop(worker, "timeout")
@@ -864,11 +925,11 @@ class LocalEngine:
 
         All of it is there already, and no end need follow: what the worker forked may hold its pipes.
         """
-        missing = -1
+        moves = -1
         for _ in range(_READS_MAX):
-            if not self._read(worker) and worker.channel.missing == missing:
+            if not self._read(worker) and worker.channel.moves == moves:
                 break
-            missing = worker.channel.missing
+            moves = worker.channel.moves
 
     def _blame(self, worker: Worker, leave: birth.Exit, *, never_began: bool) -> None:
         """Settle what becomes of the attempts a dead worker had."""
@@ -885,6 +946,8 @@ class LocalEngine:
             "crash", worker.begun_at, time.monotonic(), message=text, pid=worker.pid, exit_code=leave.exit_code,
             signal=leave.signal, peak_rss_bytes=leave.max_rss_bytes,
         )  # fmt: skip
+        if worker.output is not None:
+            worker.output.add_to(ended)
         if worker.stopping is not None:
             judge_stopped(ended, worker.stopping, running)
         self._require_host().ended(running, worker.fence, ended)
@@ -894,28 +957,51 @@ class LocalEngine:
         del self._workers[worker.id]
         self.roomy.pop(worker, None)
         self._hungry.discard(worker)
-        for kind in ("start", "grace", "deadline", "hang-up", "dropped"):
+        for kind in ("start", "grace", "deadline", "message", "hang-up", "dropped", *_OUTPUTS):
             self._drop_timer(worker, kind)
         self._loop.unwatch(worker.process.pidfd)
         self._unwatch_stream(worker)
         del self._speakers[worker.channel.stream_fd]
+        if worker.output is not None:
+            worker.output.drain()  # `_blame` still wants it
+            for fd in worker.output.fds:
+                self._loop.unwatch(fd)
         worker.process.close()
+
+    # --- captured output -----------------------------------------------------------------------
+
+    def _watch_output(self, worker: Worker, number: int) -> None:
+        """Read a stream of a worker's attempts whenever something is written to it."""
+        assert worker.output is not None, "only where it is captured"
+        self._loop.watch(worker.output.fds[number], READ, partial(self._read_output, worker, number))
+
+    def _read_output(self, worker: Worker, number: int) -> None:
+        assert worker.output is not None, "only where it is captured"
+        read = worker.output.read(number)
+        if read is not None and read < capture.FLOOD_BYTES:
+            return
+        self._loop.unwatch(worker.output.fds[number])
+        if read is not None:
+            watch = partial(self._watch_output, number=number)
+            self._set_timer(worker, _OUTPUTS[number], time.monotonic() + capture.FLOOD_PAUSE_S, watch)
 
     # --- big payloads --------------------------------------------------------------------------
 
     def _watch_stream(self, worker: Worker) -> None:
         """Watch a worker's stream: for what it says, and for room while something big is sent down."""
         channel = worker.channel
-        mask = READ | WRITE if channel.sending else READ
-        if mask == worker.stream_mask:
+        mask = (0 if worker.log_held else READ) | (WRITE if channel.sending else 0)
+        if worker.stream_mask in {0, mask}:  # 0: nothing can be read from it any more
             return
         if worker.stream_mask is None:
+            if not mask:
+                return
             self._loop.watch(channel.stream_fd, mask, partial(self._stream_moves, worker))
-        elif worker.stream_mask:
+        elif mask:
             self._loop.change(channel.stream_fd, mask)
-        else:  # nothing can be read from it any more
-            return
-        worker.stream_mask = mask
+        else:  # for now: a descriptor that is watched for nothing would still report its end, again and again
+            self._loop.unwatch(channel.stream_fd)
+        worker.stream_mask = mask or None
 
     def _unwatch_stream(self, worker: Worker) -> None:
         """Watch a worker's stream no more, for good: its end would be reported again and again."""
@@ -928,7 +1014,8 @@ class LocalEngine:
         if channel.sending and channel.flush():
             self._transfer_done(worker)
             self._watch_stream(worker)
-        self._read(worker)
+        if not worker.log_held:
+            self._read(worker)
 
     def _transfer_done(self, worker: Worker) -> None:
         """A big payload has been written: only now does its attempt's time begin to run."""

@@ -50,8 +50,8 @@ class Worker:
 
     __slots__ = (
         "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "inbox",
-        "is_told", "left", "outbox", "pid", "process", "running", "running_s", "start_error", "start_late", "state",
-        "stopping", "stream_mask",
+        "is_told", "left", "log_handled", "log_held", "log_read", "outbox", "output", "pid", "process", "running",
+        "running_s", "speaking", "start_error", "start_late", "state", "stopping", "stream_mask",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: WorkerProcess, left: float) -> None:
@@ -59,6 +59,8 @@ class Worker:
         self.id = worker_id
         self.process = process
         self.channel = process.channel
+        #: what its attempts write, if that is captured
+        self.output = process.output
         self.pid = process.pid
         self.state = State.STARTING
         #: the attempt it runs, or is about to begin
@@ -77,6 +79,8 @@ class Worker:
         self.outbox: list[wire.Frame] = []
         #: messages of it that were read and not handled yet
         self.inbox: deque[wire.UpMessage] = deque()
+        #: whether a message of it has begun to come, and is watched for moving on
+        self.speaking = False
         #: tasks were taken back from it, and it has not said yet that it has forgotten them
         self.dropping = False
         #: what `running` was expected to last, and what it and all that is ahead are together
@@ -93,8 +97,13 @@ class Worker:
         #: why it did not become ready
         self.start_error: wire.StartFailed | None = None
         self.start_late = False
-        #: what the selector watches its stream for; None: not yet; 0: nothing any more
+        #: what the selector watches its stream for; None: not now; 0: nothing any more
         self.stream_mask: int | None = None
+        #: bytes of log records that were read from it, and those handled; the latter is written only by
+        #: the thread that handles them
+        self.log_read = self.log_handled = 0
+        #: nothing is read from it until more of them are handled
+        self.log_held = False
 
     def has_room(self, share: int) -> bool:
         """Whether one more attempt may wait here, if no worker shall hold more than `share`."""
@@ -105,6 +114,7 @@ class Worker:
             and self.left > 0
             and self.running_s <= LONG_S
             and not (self.dropping or self.bulky)
+            and self.output is None  # else it could write for an attempt of which nothing is known here yet
             and (not ahead or (self.expected_s < AHEAD_S and ahead < self.depth and ahead < share))
         )
 

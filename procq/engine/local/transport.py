@@ -21,11 +21,14 @@ import os
 from io import BytesIO
 
 from procq.engine.local import wire
+from procq.parcel import room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final
+    from typing import Final, TypeVar
+
+    _Place = TypeVar("_Place", bytearray, memoryview)
 
 #: Bytes of the stream moved at a time.  Large enough that system calls do not count (60 us of
 #: copying against 1 us), small enough to stay in the cache between the socket and its place.
@@ -90,11 +93,12 @@ class Channel:
         stream_fd: Readable when the worker said something; to be watched for writing while `sending`.
         hung_up: Whether the worker's end of the stream is closed.  Its death is near or has
             happened; if it lives on it is a cheat.
+        moves: How often more has come of a message that is not whole (`receiving`).
     """
 
     __slots__ = (
         "_claims", "_fault", "_incoming", "_outgoing", "_recv", "_rest", "_send_task", "_stream", "_tasks",
-        "_worker_stream", "_worker_tasks", "hung_up", "stream_fd",
+        "_worker_stream", "_worker_tasks", "hung_up", "moves", "stream_fd",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -126,6 +130,7 @@ class Channel:
         #: What was wrong with what came; nothing behind it can be read.
         self._fault: wire.WireError | None = None
         self.hung_up = False
+        self.moves = 0
 
     @property
     def worker_fds(self) -> tuple[int, int, int]:
@@ -148,14 +153,9 @@ class Channel:
         return self._incoming is not None or bool(self._rest)
 
     @property
-    def missing(self) -> int:
-        """How many bytes of that message have not come yet, as far as can be told."""
-        if self._incoming is not None:
-            return self._incoming.missing
-        if not self._rest:
-            return 0
-        sizes = wire.frame_sizes(self._rest)
-        return 1 if sizes is None else sum(sizes) - len(self._rest)
+    def receiving_big(self) -> bool:
+        """Whether that is one which takes its time: a report, as nothing else that a worker says is so big."""
+        return self._incoming is not None
 
     def send(self, frame: wire.Frame) -> bool:
         """Send a message to the worker; never blocks.
@@ -172,9 +172,10 @@ class Channel:
         """
         if isinstance(frame, bytes):
             return self._send_packet(frame)
-        if self._outgoing or not self._send_packet(wire.announce(frame)):
+        announcement, *pieces = frame
+        if self._outgoing or not self._send_packet(bytes(announcement)):
             return False
-        self._outgoing = [memoryview(piece) for piece in frame if piece]
+        self._outgoing = [memoryview(piece) for piece in pieces if piece]
         self.flush()
         return True
 
@@ -316,11 +317,12 @@ class Channel:
 
     def _keep(self, data: bytes, at: int) -> None:
         """Keep the beginning of a frame until the rest has come."""
+        self.moves += 1
         sizes = wire.frame_sizes(data, at)
         if sizes is None or sum(sizes) <= _KEPT_MAX:
             self._rest = data[at:]
         else:
-            self._incoming = _Incoming(*sizes)
+            self._incoming = _Incoming(sizes)
             self._incoming.take(memoryview(data)[at:])
 
     def _receive_big(self, incoming: "_Incoming") -> "list[wire.UpMessage]":
@@ -337,10 +339,11 @@ class Channel:
             if not received:
                 self.hung_up = True
                 return []
+            self.moves += 1
             if not incoming.missing:
                 self._incoming = None
                 try:
-                    return [wire.unpack_frame(*incoming.frame())]
+                    return [wire.unpack_frame(incoming.head, incoming.body.getvalue(), incoming.buffers)]
                 except wire.WireError as error:
                     raise self._spoilt(error) from None
         return []
@@ -366,40 +369,72 @@ class Channel:
 class _Incoming:
     """A frame on its way from the worker through the stream.
 
-    It grows with what has really come and not with what was announced, so an absurd
-    announcement costs nothing.
+    It takes memory for what has really come and not for what was announced, so an absurd
+    announcement costs nothing: of a buffer, memory that was not written to is only reserved.
+
+    Args:
+        sizes: The lengths of the head, of the body, and of each buffer, in bytes.
     """
 
-    __slots__ = ("_body", "_head", "_head_missing", "_slice", "missing")
+    __slots__ = ("_head_missing", "_pickle_missing", "_rest", "_sizes", "_slice", "body", "buffers", "head", "missing")
 
-    def __init__(self, head_size: int, body_size: int) -> None:
-        self._head = bytearray()
+    def __init__(self, sizes: "Sequence[int]") -> None:
+        head_size, body_size, *buffer_sizes = sizes
+        self.head = bytearray()
         # Grown in place by the allocator, and handed out as `bytes` without a copy.
-        self._body = BytesIO()
+        self.body = BytesIO()
+        self.buffers: list[memoryview] = []
+        #: bytes still to come, of the whole frame
+        self.missing = sum(sizes)
         self._head_missing = head_size
-        #: Bytes still to come, of the whole frame.
-        self.missing = head_size + body_size
-        # Read here first: this memory stays in the cache, the frame's own does not.
-        self._slice = memoryview(bytearray(min(self.missing, _SLICE)))
+        self._pickle_missing = head_size + body_size
+        self._sizes = iter(buffer_sizes)
+        #: what is still to be filled of the last buffer
+        self._rest = memoryview(b"")
+        # Head and body are read here first: this memory stays in the cache, the frame's own does not.
+        self._slice = memoryview(bytearray(min(self._pickle_missing, _SLICE)))
 
     def read(self, stream: _socket.socket) -> int:
-        """Read a slice and return how many bytes came; 0 at the end of the stream."""
-        received = stream.recv_into(self._slice, min(self.missing, len(self._slice)))
+        """Read a slice and return how many bytes came; 0 at the end of the stream.
+
+        Raises:
+            MemoryError: There is none for it.
+        """
+        if not self._pickle_missing:
+            received = stream.recv_into(self._room()[:_SLICE])
+            self._note(received)
+            return received
+        received = stream.recv_into(self._slice, min(self._pickle_missing, len(self._slice)))
         self.take(self._slice[:received])
         return received
 
     def take(self, data: memoryview) -> None:
         """Add what has come; no more than is missing."""
         head = data[: self._head_missing]
-        if head:
-            self._head += head
-            self._head_missing -= len(head)
-        self._body.write(data[len(head) :])
-        self.missing -= len(data)
+        body = data[len(head) : self._pickle_missing]
+        self.head += head
+        self.body.write(body)
+        self._head_missing -= len(head)
+        self._pickle_missing -= len(head) + len(body)
+        self.missing -= len(head) + len(body)
+        data = data[len(head) + len(body) :]
+        while data:
+            room = self._room()
+            taken = data[: len(room)]
+            room[: len(taken)] = taken
+            self._note(len(taken))
+            data = data[len(taken) :]
 
-    def frame(self) -> tuple[bytearray, bytes]:
-        """Return the head and the body, once all has come."""
-        return self._head, self._body.getvalue()
+    def _room(self) -> memoryview:
+        """Return what is to be filled next of the buffers."""
+        if not self._rest:
+            self._rest = room(next(self._sizes))
+            self.buffers.append(self._rest)
+        return self._rest
+
+    def _note(self, filled: int) -> None:
+        self._rest = self._rest[filled:]
+        self.missing -= filled
 
 
 class WorkerEnd:
@@ -414,11 +449,12 @@ class WorkerEnd:
 
     Attributes:
         is_child: Set in a process that a task has forked: it must say nothing here.
+        piece_max: So long a frame is one piece, in bytes; negative: nothing can be said any more.
     """
 
     __slots__ = (
-        "_between", "_claims", "_main", "_piece_max", "_recv_task", "_send", "_sends_big", "_stream", "_tasks",
-        "is_child",
+        "_between", "_claims", "_main", "_recv_task", "_send", "_sends_big", "_stream", "_tasks", "is_child",
+        "piece_max",
     )  # fmt: skip
 
     def __init__(self, tasks_fd: int, stream_fd: int, claims_fd: int) -> None:
@@ -432,7 +468,7 @@ class WorkerEnd:
         self._send = self._stream.send
         # One buffer in the kernel is also no more than half of the socket's room, less 64 bytes.
         room = self._stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF)
-        self._piece_max = min(wire.PIECE_MAX, room // 2 - 64)
+        self.piece_max = min(wire.PIECE_MAX, room // 2 - 64)
         self._main = _thread.get_ident()
         #: held by the main thread while it sends a big frame, and by any other while it sends at all
         self._between = _thread.allocate_lock()
@@ -451,10 +487,14 @@ class WorkerEnd:
         if not packet:
             return wire.Leave()
         message = wire.unpack_down(packet)
-        if isinstance(message, wire.Bulk):
-            head = self._read(message.head_size)
-            return wire.unpack_down(head, memoryview(self._read(message.body_size)))
-        return message
+        return self._receive_big(message) if isinstance(message, wire.Bulk) else message
+
+    def _receive_big(self, bulk: wire.Bulk) -> wire.DownMessage:
+        """Read the frame that was announced."""
+        head, sizes = wire.split_head(bulk, self._read(bytearray(bulk.head_size)))
+        body = self._read(bytearray(bulk.body_size))
+        buffers = [[self._read(room(size)) for size in several] for several in sizes]
+        return wire.unpack_down(head, memoryview(body), buffers)
 
     def claim(self) -> bool:
         """Claim the next task: False if it was taken back, and with it all that came before the DROP.
@@ -479,21 +519,24 @@ class WorkerEnd:
         Raises:
             OSError: The descriptors are closed, or the supervisor is gone.
         """
-        if isinstance(frame, bytes) and len(frame) <= self._piece_max:
+        if isinstance(frame, bytes) and len(frame) <= self.piece_max:
             self._send(frame, _SEND_FLAGS)
         else:
             self._send_big([frame] if isinstance(frame, bytes) else frame)
 
-    def _send_big(self, pieces: list[bytes]) -> None:
-        # Before the lock, so that those who speak all the time cannot keep it from us; and for
-        # good if this raises, as nobody must add to half a frame.
+    def _send_big(self, pieces: "wire.Pieces") -> None:
+        # Before the lock, so that those who speak all the time cannot keep it from us.
         self._sends_big = True
         with self._between:
-            sent = self._stream.sendmsg(pieces, (), _SEND_FLAGS)
-            for piece in pieces:
-                if sent < len(piece):
-                    self._stream.sendall(memoryview(piece)[sent:], _SEND_FLAGS)
-                sent = max(0, sent - len(piece))
+            try:
+                sent = self._stream.sendmsg(pieces, (), _SEND_FLAGS)
+                for piece in pieces:
+                    if sent < len(piece):
+                        self._stream.sendall(memoryview(piece)[sent:], _SEND_FLAGS)
+                    sent = max(0, sent - len(piece))
+            except BaseException:
+                self.piece_max = -1  # nobody must add to half a frame
+                raise
         self._sends_big = False
 
     def send_if_room(self, frame: bytes) -> bool:
@@ -505,17 +548,33 @@ class WorkerEnd:
             Whether it was sent.  False: there is no room now, a big message is on its way, the
             frame is too big, this is a forked child, or the supervisor is gone.
         """
-        if len(frame) > self._piece_max or self.is_child:
+        return self._send_piece(frame, wait=False)
+
+    def send_piece(self, frame: bytes) -> bool:
+        """Send a message of one piece, however long it takes; for any thread, at any moment.
+
+        If a signal handler raises meanwhile, it was sent whole or not at all.  Never raises `OSError`.
+
+        Returns:
+            Whether it was sent.  False: this is a signal handler amid a big message, the frame is
+            too big, this is a forked child, or the supervisor is gone.
+        """
+        return self._send_piece(frame, wait=True)
+
+    def _send_piece(self, frame: bytes, *, wait: bool) -> bool:
+        by_main = _thread.get_ident() == self._main
+        if len(frame) > self.piece_max or self.is_child or (self._sends_big and (by_main or not wait)):
             return False
+        flags = _SEND_FLAGS if wait else _SEND_NOW
         try:
-            if self._sends_big:
-                return False
-            if _thread.get_ident() == self._main:
+            if by_main:
                 # Without the lock: an exception of a signal handler could leave it locked for good.
-                self._send(frame, _SEND_NOW)
-            elif self._between.acquire(True, _SPEAK_S):  # noqa: FBT003 - positional only
+                self._send(frame, flags)
+            elif self._between.acquire(True, -1 if wait else _SPEAK_S):  # noqa: FBT003 - positional only
                 try:
-                    self._send(frame, _SEND_NOW)
+                    if self.piece_max < 0:
+                        return False
+                    self._send(frame, flags)
                 finally:
                     self._between.release()
             else:
@@ -529,16 +588,15 @@ class WorkerEnd:
         for end in (self._tasks, self._stream):
             end.detach()
 
-    def _read(self, size: int) -> bytearray:
-        """Read so much of the stream, however long it takes."""
-        data = bytearray(size)
-        view = memoryview(data)
+    def _read(self, place: "_Place") -> "_Place":
+        """Fill a place from the stream, however long it takes."""
+        view = memoryview(place)
         while view:
             received = self._stream.recv_into(view, len(view), _socket.MSG_WAITALL)
             if not received:
                 raise ConnectionResetError("the supervisor closed the stream")
             view = view[received:]
-        return data
+        return place
 
 
 def _packet_socket_type() -> int:

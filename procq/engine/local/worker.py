@@ -17,15 +17,20 @@ from procq import payload
 from procq.engine import attempt
 from procq.engine.local import wire
 from procq.engine.local.transport import WorkerEnd
-from procq.inside import Context, Terminated, enter_lazily
+from procq.inside import Context, Terminated, current, enter_lazily
+from procq.outcome import Ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal  # the C module has no stubs
-    from collections.abc import Sequence
-    from types import FrameType
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import FrameType, ModuleType
     from typing import Final
 
+    from procq.engine.local.capture import Redirection
+    from procq.engine.local.relay import Relay
     from procq.inside import Token
 else:
     import _signal
@@ -51,12 +56,15 @@ def main(argv: "Sequence[str]") -> None:
     """Be a worker until told to leave.
 
     Args:
-        argv: The descriptors: tasks, stream, claims, dead man's switch.
+        argv: The descriptors: tasks, stream, claims, dead man's switch; and where attempts shall write
+            to instead of standard output and standard error, if that is captured.
     """
-    tasks_fd, stream_fd, claims_fd, switch_fd = map(int, argv)
+    tasks_fd, stream_fd, claims_fd, switch_fd, *capture_fds = map(int, argv)
     arm(switch_fd)
     end = WorkerEnd(tasks_fd, stream_fd, claims_fd)
     worker = Worker(end)
+    if capture_fds:
+        worker.capture(*capture_fds)
     worker.take_signals()
     status = 0
     try:
@@ -118,7 +126,10 @@ def watch(switch_fd: int) -> None:
 class Worker:
     """What this process knows of itself."""
 
-    __slots__ = ("_busy", "_cpu_s", "_end", "_gate", "_on_sigterm", "_peak_rss_bytes", "_place", "_progress_due")
+    __slots__ = (
+        "_busy", "_cpu_s", "_end", "_gate", "_on_sigterm", "_peak_rss_bytes", "_place", "_progress_due", "_redirection",
+        "_relay",
+    )  # fmt: skip
 
     def __init__(self, end: WorkerEnd) -> None:
         self._end = end
@@ -134,6 +145,16 @@ class Worker:
         self._busy = False
         #: When the running attempt may report progress again.
         self._progress_due = 0.0
+        #: Sends what is logged to the supervisor; None until somebody imports `logging`.
+        self._relay: Relay | None = None
+        #: Captures what attempts write; None: nothing does.
+        self._redirection: Redirection | None = None
+
+    def capture(self, stdout_fd: int, stderr_fd: int) -> None:
+        """Have what attempts write to the standard streams go to these descriptors."""
+        from procq.engine.local.capture import Redirection  # noqa: PLC0415 - for few queues only
+
+        self._redirection = Redirection(stdout_fd, stderr_fd)
 
     def take_signals(self) -> None:
         """Ignore SIGINT (it is the supervisor's), answer SIGTERM, and let nothing be blocked."""
@@ -166,6 +187,7 @@ class Worker:
         os.register_at_fork(after_in_child=self._note_fork)
         sys.path[:] = hello.path
         sys.argv[:] = hello.argv
+        self._relay_logs(hello)
         try:
             # Always: it is also how the rest of procq knows that this process is a worker.
             from procq import loader  # noqa: PLC0415 - after sys.path is the supervisor's
@@ -178,12 +200,28 @@ class Worker:
             flush_streams()
             self._end.send(wire.pack_start_failed(wire.StartFailed(*attempt.describe(error))))
             return False
+        if self._relay is not None:
+            self._relay.mark_threads()  # those of the initializer are no attempt's
         self._cpu_s, self._peak_rss_bytes = time.process_time(), peak_rss_bytes()
         self._end.send(wire.READY_FRAME)
+        flush_streams()  # what the initializer printed is no attempt's
         return True
 
     def _note_fork(self) -> None:
         self._end.is_child = True
+
+    def _relay_logs(self, hello: wire.Hello) -> None:
+        """Have what is logged sent to the supervisor, from the moment on in which somebody can log."""
+        install = partial(self._install_relay, hello.levels, hello.disable)
+        if "logging" in sys.modules:  # a site's `.pth` file may have imported it, say
+            install()
+        else:
+            sys.meta_path.insert(0, LoggingWatch(install))
+
+    def _install_relay(self, levels: "Mapping[str, int]", disable: int) -> None:
+        from procq.engine.local import relay  # noqa: PLC0415 - it imports `logging`
+
+        self._relay = relay.install(self._end, current, levels, disable)
 
     # --- attempts ---
 
@@ -225,9 +263,15 @@ class Worker:
         place = self._place
         self._progress_due = 0.0
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        redirection = self._redirection
+        if redirection is not None:
+            redirection.begin()
         place.token = (seq, fence, number, deadline, name)
         ended = attempt.run_lean(call, inputs, _clock, self._gate)
-        place.token = place.inner = None
+        place.inner = None
+        if self._relay is not None:
+            self._relay.mark_threads()
+        place.token = None
         if self._end.is_child:
             # The task forked, and this is the child coming home: the report is its parent's.
             os._exit(0)
@@ -236,6 +280,11 @@ class Worker:
         if _getsignal(_SIGINT) is not _SIG_IGN:
             _signal.signal(_SIGINT, _SIG_IGN)
         flush_streams()
+        if redirection is not None:
+            redirection.end(flush_streams)
+            if isinstance(ended, tuple):  # the lean report has no room for what the supervisor adds
+                value, started_at, ended_at = ended
+                ended = Ended("ok", started_at, ended_at, value=value)
         if isinstance(ended, tuple):
             value, started_at, ended_at = ended
             cpu_s = self._meter(ended_at - started_at)
@@ -274,6 +323,45 @@ class Worker:
             return
         self._progress_due = now + PROGRESS_EVERY_S
         self._end.send_if_room(wire.pack_progress(token[0], token[1], done, total))
+
+
+class LoggingWatch:
+    """A finder of modules that finds none, and calls `install` once `logging` has been imported.
+
+    So a worker whose tasks log nothing never imports `logging` (3 ms), and one whose tasks do
+    misses not even the first record.
+    """
+
+    __slots__ = ("_install",)
+
+    def __init__(self, install: "Callable[[], None]") -> None:
+        self._install = install
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """Return what the other finders say of `logging`; of any other module nothing."""
+        if name != "logging":
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                loader = spec.loader
+                # An attribute, gone once it was used: a loader of our own would be seen by whoever looks at
+                # the module.  No instance is the loader of frozen modules, which `logging` is nowhere yet.
+                if loader is not None and hasattr(loader, "__dict__") and not isinstance(loader, type):
+                    vars(loader)["exec_module"] = partial(self._load, loader)
+                return spec
+        return None
+
+    def _load(self, loader: "Loader", module: "ModuleType") -> None:
+        vars(loader).pop("exec_module", None)
+        loader.exec_module(module)
+        # Another one's if `logging` was only looked for, and its loader (of a zip file) serves for all.
+        if module.__name__ == "logging":
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            self._install()
 
 
 def peak_rss_bytes() -> int:

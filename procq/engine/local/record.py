@@ -1,0 +1,74 @@
+"""Log records of workers, on the supervisor's side (contract H4).
+
+Decides what workers need to know of the supervisor's loggers, and hands what they logged to those.
+`handle` runs user code, the handlers: it is for a thread in which that may be slow, never for
+the supervisor's own.
+"""
+
+import contextlib
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+from procq.engine.local import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: So many bytes of a worker's records, and what one read brings, may wait to be handled; then nothing more
+#: is read from it until half of them are, and its task waits when it logs.  About 700 ordinary records:
+#: enough that a pause of the handlers stops no task, too little to matter beside what a worker itself takes.
+BACKLOG_BYTES: Final = 2**20
+
+
+def levels() -> dict[str, int]:
+    """Return the levels that are set now, by logger's name."""
+    root = logging.getLogger()
+    found = {root.name: root.level}
+    # A copy: another thread may be making loggers.
+    for name, logger in root.manager.loggerDict.copy().items():
+        if isinstance(logger, logging.Logger) and logger.level != logging.NOTSET:
+            found[name] = logger.level
+    return found
+
+
+def disabled_up_to() -> int:
+    """Return up to which level logging is disabled."""
+    return logging.getLogger().manager.disable
+
+
+def handle(message: wire.Record) -> None:
+    """Give what a worker logged to the logger of that name, as if it had been logged here; never raises."""
+    parts = message.parts
+    name, level = str(parts["name"]), parts["levelno"]
+    assert isinstance(level, int), "checked by wire.py"
+    record = None
+    try:
+        logger = logging.getLogger(name)
+        if logger.isEnabledFor(level):
+            record = _rebuilt(parts)
+            logger.handle(record)
+    except BaseException:  # noqa: BLE001 - a filter, a handler or a factory of records is the user's code
+        # As `logging` itself tells of errors in handlers: on stderr, since the handlers are what fails.
+        with contextlib.suppress(BaseException):
+            logging.Handler().handleError(logging.makeLogRecord({}) if record is None else record)
+
+
+def _rebuilt(parts: "Mapping[str, object]") -> logging.LogRecord:
+    record = logging.makeLogRecord({})
+    created, pathname, extra = parts["created"], str(parts["pathname"]), parts["extra"]
+    assert isinstance(created, float), "checked by wire.py"
+    assert isinstance(extra, dict), "checked by wire.py"
+    filename = os.path.basename(pathname)  # noqa: PTH119 - it is a text and may be no path of this machine
+    attributes = vars(record)
+    attributes |= extra
+    attributes |= {name: value for name, value in parts.items() if name not in {"message", "extra"}}
+    attributes |= {
+        "msg": parts["message"],
+        "filename": filename,
+        "module": os.path.splitext(filename)[0],  # noqa: PTH122
+        "msecs": created % 1 * 1000,
+        # The start from which it counts is that of this program.
+        "relativeCreated": record.relativeCreated - (record.created - created) * 1000,
+    }
+    return record
