@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -228,7 +229,12 @@ class Queue:
         return self
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:  # Ctrl-C waits until it has started, and then there would be no `__exit__`
+            if self._supervisor.opened:
+                self.shutdown(mode="kill")
+            raise
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -305,7 +311,7 @@ class Queue:
         """
         self.workers = count(workers, field="workers", least=1)
         with self._supervisor.lock:
-            self._supervisor.engine.resize(workers)
+            self._supervisor.resize(workers)
 
     # --- submitting ----------------------------------------------------------------------------
 
@@ -401,7 +407,7 @@ class Queue:
                 supervisor.check_usable()
                 new, handles = self._tasks_of(drafts)
                 if new:
-                    supervisor.submit(new)
+                    supervisor.submit(new, partial(by_spec.update, handles))
             finally:
                 supervisor.let_in()
             by_spec.update(handles)
@@ -645,7 +651,7 @@ class Queue:
         """
         which = self._filtered(which)
         with self._supervisor.lock:
-            return self._supervisor.scheduler.purge(self._select(which))
+            return self._supervisor.purge(self._select(which))
 
     def _filtered(self, which: Any) -> Any:  # noqa: ANN401 - what `replay` and `purge` take
         """Turn a function of a dead letter into the ids it chooses; it is the user's, and runs without the lock."""
