@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Final, Protocol, TypeAlias
 
     class Share(Protocol):
-        """Shared memory that a call refers to: `procq.shared.Shared`."""
+        """Shared memory that a call refers to: a block of `procq.shared`."""
 
         fd: int
         key: int

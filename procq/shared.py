@@ -35,53 +35,39 @@ class Shared(Generic[T]):
 
     Thread-safe.  The memory is freed when this, every task that was given it, and what those have kept
     of its buffers are gone.
-
-    Attributes:
-        nbytes: How many bytes it takes, once for all.
     """
 
-    __slots__ = ("__weakref__", "_memory", "_name", "fd", "key", "nbytes")
+    __slots__ = ("_block", "_name")
 
     def __init__(self, obj: T) -> None:
-        self.fd = -1  # for `__del__`, whatever raises below
         self._name = type(obj).__name__
-        self.fd = _written(obj, self._name)
-        self._memory: _Memory | None = None
-        self.nbytes = os.fstat(self.fd).st_size
-        #: what tells it from every other of this process and of those that it works for
-        self.key = os.getpid() << 32 | next(_numbers)
-        _made_here[self.key] = cast("Shared[object]", self)
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound, for the interpreter's end
-        if self.fd >= 0:
-            close(self.fd)
+        self._block = _Block(_written(obj, self._name))
 
     @property
     def value(self) -> T:
         """The object, rebuilt from the shared memory, anew each time; its buffers are read-only."""
-        if self._memory is None:
-            self._memory = _Memory(self.fd)
-        return cast("T", self._memory.load())
+        return cast("T", self._block.load())
 
     @property
     def out(self) -> T:
         """This, typed as the object that a task gets in its place."""
         return cast("T", self)
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes, once for all."""
+        return os.fstat(self._block.fd).st_size
+
     def __reduce__(self) -> tuple[object, ...]:
-        """Become the key while a call is pickled."""
+        """Become the key while a call is pickled, which then keeps the memory alive."""
         from procq.errors import UsageError  # noqa: PLC0415 - a worker that reads needs it not
 
-        if not payload.take_along(self):
+        if not payload.take_along(self._block):
             raise UsageError(f"{self!r} can't be pickled by itself; pass it as an argument to a task, or its .value")
-        return _value_of, (self.key,)
+        return _value_of, (self._block.key,)
 
     def __repr__(self) -> str:
         return f"<Shared {self._name}, {self.nbytes} bytes>"
-
-
-_numbers = count(1)
-_made_here: "WeakValueDictionary[int, Shared[object]]" = WeakValueDictionary()
 
 
 def share(obj: T) -> Shared[T]:
@@ -156,6 +142,38 @@ def _seal(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
 
 
+_numbers = count(1)
+
+
+class _Block:
+    """Shared memory that was made in this process, for as long as anything refers to it.
+
+    Attributes:
+        fd: Its descriptor, closed with this.
+        key: What tells it from every other of this process and of those that it works for.
+    """
+
+    __slots__ = ("__weakref__", "_memory", "fd", "key")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.key = os.getpid() << 32 | next(_numbers)
+        self._memory: _Memory | None = None
+        _made_here[self.key] = self
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound, for the interpreter's end
+        close(self.fd)
+
+    def load(self) -> object:
+        """Unpickle what it holds; it is mapped here only once somebody asks."""
+        if self._memory is None:
+            self._memory = _Memory(self.fd)
+        return self._memory.load()
+
+
+_made_here: "WeakValueDictionary[int, _Block]" = WeakValueDictionary()
+
+
 class _Memory:
     """Shared memory, mapped here."""
 
@@ -184,9 +202,9 @@ _fetched: dict[int, _Memory] = {}
 
 def _value_of(key: int) -> object:
     """Rebuild what is shared; called by pickle where the task runs."""
-    shared = _made_here.get(key)
-    if shared is not None:
-        return shared.value
+    block = _made_here.get(key)
+    if block is not None:
+        return block.load()
     memory = _fetched.get(key)
     if memory is None:
         if payload.fetch_shared is None:

@@ -94,7 +94,7 @@ def test_H5_a_worker_that_asks_for_what_its_task_was_not_given_is_ended() -> Non
     shared = procq.share(array(300_000))
     with Queue(workers=1) as queue:
         queue.submit(arrays.ends, shared.out).result(PATIENCE_S)
-        error = queue.submit(fetch, shared.key).exception(PATIENCE_S)
+        error = queue.submit(fetch, shared._block.key).exception(PATIENCE_S)
 
         assert isinstance(error, WorkerCrashed)
         assert "shared memory that its task was not given" in str(error)

@@ -91,8 +91,8 @@ def keep(given: Array) -> None:
     _kept.append(given)
 
 
-def count_kept() -> int:
-    return len(_kept)
+def ends_of_last_kept() -> tuple[int, int, int]:
+    return ends(_kept[-1])
 
 
 def byte_of(given: Array, index: int) -> int:
