@@ -58,7 +58,7 @@ def test_I2_it_may_be_part_of_the_function_of_a_map_and_of_an_initializer(driver
     found = list(queue.map(partial(arrays.byte_of, shared.out), range(500)))
 
     assert found == list(array(300_000).view[:500])
-    assert queue.submit(arrays.ends_of_last_kept).result() == arrays.ends(array(300_000))
+    assert queue.submit(arrays.ends_of_last_given).result() == arrays.ends(array(300_000))
 
 
 def test_I2_two_of_them_and_a_result_in_one_call(driver: Driver) -> None:

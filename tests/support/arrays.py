@@ -87,12 +87,15 @@ def append_and_count(items: list[str]) -> int:
     return len(items)
 
 
+_given: list[Array] = []
+
+
 def keep(given: Array) -> None:
-    _kept.append(given)
+    _given.append(given)
 
 
-def ends_of_last_kept() -> tuple[int, int, int]:
-    return ends(_kept[-1])
+def ends_of_last_given() -> tuple[int, int, int]:
+    return ends(_given[-1])
 
 
 def byte_of(given: Array, index: int) -> int:
