@@ -25,20 +25,23 @@ _HUGE_BYTES: "Final" = 2 * 1024 * 1024
 _SLICE_BYTES: "Final" = 16 * 1024 * 1024
 
 
+#: What stands beside a pickle.
+Buffer: "TypeAlias" = memoryview | bytes
+
+
 class Parcel:
     """A pickle and the buffers that stand beside it; `len()` is all that in bytes.  Immutable.
 
     Attributes:
         data: The pickle.
-        buffers: One-dimensional views of bytes, each of `BESIDE_BYTES` or more.
+        buffers: One-dimensional views of bytes, each of `BESIDE_BYTES` or more; or `bytes`, which nobody
+            can change: those are never copied here, and arrive as `bytes` in a worker.
         shares: The shared memory that it refers to, which lives as long as this.
     """
 
     __slots__ = ("buffers", "data", "shares")
 
-    def __init__(
-        self, data: "bytes | memoryview", buffers: "Sequence[memoryview]", shares: "Sequence[Share]" = ()
-    ) -> None:
+    def __init__(self, data: "bytes | memoryview", buffers: "Sequence[Buffer]", shares: "Sequence[Share]" = ()) -> None:
         self.data = data
         self.buffers = buffers
         self.shares = shares
@@ -97,14 +100,16 @@ def room(size: int) -> memoryview:
     return memoryview(memory)
 
 
-def _copied(buffer: memoryview) -> memoryview:
+def _copied(buffer: Buffer) -> Buffer:
+    if isinstance(buffer, bytes):
+        return buffer
     copy = room(len(buffer))
     for start in range(0, len(buffer), _SLICE_BYTES):
         copy[start : start + _SLICE_BYTES] = buffer[start : start + _SLICE_BYTES]
     return copy
 
 
-def _is_same(one: memoryview, other: memoryview) -> bool:
+def _is_same(one: Buffer, other: Buffer) -> bool:
     """Compare as bytes: views are compared item by item, a hundred times slower."""
     return all(
         bytes(one[start : start + _SLICE_BYTES]) == bytes(other[start : start + _SLICE_BYTES])

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, Final
 
-    from procq.parcel import Payload, Share
+    from procq.parcel import Buffer, Payload, Share
 
 PROTOCOL = 5
 
@@ -138,6 +138,12 @@ def dump_call(
         NotPicklable: Something in the call cannot be pickled.
     """
     name = _name_of(fn)
+    for value in args:
+        if type(value) is bytes and len(value) >= BESIDE_BYTES:
+            args = tuple(map(_beside, args))
+            break
+    if kwargs:
+        kwargs = {key: _beside(value) for key, value in kwargs.items()}
     if name is None:
         return dump_part((fn, args, kwargs) if kwargs else (fn, args))
     if kwargs:
@@ -148,6 +154,11 @@ def dump_call(
             data, found = dump_part(args)
             return _behind(name.head, data), found
     return name.head + _pickle_dumps(args, PROTOCOL), []
+
+
+def _beside(value: object) -> object:
+    """Have big bytes stand beside the pickle, which has them copied otherwise."""
+    return PickleBuffer(value) if isinstance(value, bytes) and len(value) >= BESIDE_BYTES else value
 
 
 def _behind(head: bytes, data: "Payload") -> "Payload":
@@ -205,7 +216,7 @@ def load_call(
 
 def _load_call(call: "Payload") -> "tuple[Callable[..., object], tuple[object, ...], dict[str, object]]":
     """Unpickle a call whose inputs are known, if it has any."""
-    buffers: Sequence[memoryview] = ()
+    buffers: Sequence[Buffer] = ()
     if isinstance(call, Parcel):
         data, buffers = call.data, call.buffers
     else:
@@ -293,7 +304,7 @@ def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = Non
     """
     if type(value) in PLAIN:
         return _pickle_dumps(value, PROTOCOL)
-    buffers: list[memoryview] = []
+    buffers: list[Buffer] = []
     data = _dump(value, partial(_put_in, buffers), (buffers.clear, before_second_try))
     return Parcel(data, buffers) if buffers else data
 
@@ -326,7 +337,7 @@ def _dump(
         raise NotPicklable(str(error)) from error
 
 
-def _put_in(beside: "list[memoryview]", buffer: "PickleBuffer") -> bool:
+def _put_in(beside: "list[Buffer]", buffer: "PickleBuffer") -> bool:
     """Say whether a buffer is to be put into the pickle; else it goes to those beside it."""
     try:
         view = buffer.raw()
@@ -334,7 +345,8 @@ def _put_in(beside: "list[memoryview]", buffer: "PickleBuffer") -> bool:
         return True
     if len(view) < BESIDE_BYTES:
         return True
-    beside.append(view)
+    owner = view.obj
+    beside.append(owner if type(owner) is bytes and len(owner) == len(view) else view)
     return False
 
 

@@ -101,7 +101,9 @@ def _written(obj: object, name: str) -> int:
         data = payload.dumps(obj)
     except payload.NotPicklable as error:
         raise PayloadError(f"share(): the {name} can't be pickled: {error}") from error
-    pieces = [memoryview(data)] if isinstance(data, bytes) else [memoryview(data.data), *data.buffers]
+    pieces = (
+        [memoryview(data)] if isinstance(data, bytes) else [memoryview(piece) for piece in (data.data, *data.buffers)]
+    )
     sizes = [len(piece) for piece in pieces]
     fd = os.memfd_create("procq-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

@@ -118,6 +118,21 @@ def test_F2_arrays_are_mapped_and_their_results_are_their_own(driver: Driver) ->
     ]
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_I1_bytes_stay_bytes(driver: Driver, size: int) -> None:
+    queue = driver.started()
+    data = bytes(array(size).view[:size])
+
+    for handle in (queue.submit(arrays.echo, data), queue.submit(arrays.echo, value=data)):
+        assert handle.result() == data
+        assert type(handle.result()) is bytes
+    assert queue.submit(arrays.types, data, [data], bytearray(data), data).result() == [
+        "bytes", "list", "bytearray", "bytes",
+    ]  # fmt: skip
+    assert queue.submit(arrays.echo, queue.submit(arrays.echo, data)).result() == data
+    assert queue.submit(lambda *given: given, data, 1, data).result() == (data, 1, data)
+
+
 def test_H3_an_initializer_may_take_an_array(driver: Driver) -> None:
     queue = driver.started(initializer=arrays.overwrite, initargs=(array(300_000),))
 

@@ -155,8 +155,47 @@ def test_buffers_of_any_size_arrive_writable_in_memory_of_their_own(pair: Pair, 
         buffer for each in (task.call, task.inputs[1], values[1]) if isinstance(each, Parcel) for buffer in each.buffers
     ]
     for buffer in buffers:
+        assert isinstance(buffer, memoryview)
         buffer[:1] = b"!"
-    assert len({id(buffer.obj) for buffer in buffers}) == len(buffers) == 6
+    assert len({id(buffer.obj) for buffer in buffers if isinstance(buffer, memoryview)}) == len(buffers) == 6
+
+
+@pytest.mark.parametrize("size", [65_536, 3_000_001])
+def test_bytes_arrive_as_bytes(pair: Pair, size: int) -> None:
+    parcel = Parcel(b"pickle", [pattern(size), memoryview(pattern(size)), pattern(size + 1)])
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(pair.end.receive)
+        pair.channel.send(wire.pack_task(1, 1, 1, None, "id", parcel))
+        pair.flush()
+        call = the_task(received.result(PATIENCE_S)).call
+
+    assert call == parcel
+    assert isinstance(call, Parcel)
+    assert [type(buffer) for buffer in call.buffers] == [bytes, memoryview, bytes]
+
+
+def test_bytes_arrive_whole_whatever_signals_come(pair: Pair) -> None:
+    """A signal ends the wait for all of them."""
+    rung = threading.Event()
+    with ThreadPoolExecutor(1) as pool, alarm(lambda _number, _frame: rung.set()):
+        parcel = Parcel(b"pickle", [pattern(10_000_000)])
+        announcement, *pieces = wire.pack_task(1, 1, 1, None, "id", parcel)
+
+        def send() -> None:
+            os.write(pair.channel._tasks.fileno(), announcement)  # type: ignore[arg-type]
+            joined = b"".join(pieces)  # type: ignore[arg-type]
+            sender = socket.socket(fileno=os.dup(pair.channel.stream_fd))
+            with sender:
+                sender.settimeout(PATIENCE_S)
+                sender.sendall(joined[:5_000_000])
+                rung.wait(PATIENCE_S)
+                sender.sendall(joined[5_000_000:])
+
+        sent = pool.submit(send)
+        call = the_task(pair.end.receive()).call
+        sent.result(PATIENCE_S)
+
+    assert call == parcel
 
 
 def test_big_and_small_messages_keep_their_order_both_ways(pair: Pair) -> None:

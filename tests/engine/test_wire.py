@@ -9,7 +9,7 @@ from tests.support.frames import as_object, in_one, read_up, the_task, the_tasks
 
 from procq.engine.local import wire
 from procq.outcome import Ended
-from procq.parcel import Parcel, Payload
+from procq.parcel import Buffer, Parcel, Payload
 
 PAIRS = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 #: With lone surrogates, which paths that are not UTF-8 are full of.
@@ -17,7 +17,7 @@ TEXTS = st.text(st.characters(codec=None), max_size=20)
 #: Texts of errors lose lone surrogates and the line ends that Python alone knows.
 PLAIN = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=20)
 BIG = bytes(wire.PACKET_MAX + 1)
-PARCEL = Parcel(b"pickle", [memoryview(bytes(range(256)) * 300), memoryview(bytearray(70_000))])
+PARCEL = Parcel(b"pickle", [memoryview(bytes(range(256)) * 300), memoryview(bytearray(70_000)), bytes(65_536)])
 RECORD: dict[str, object] = {
     "name": "a.b", "levelno": 30, "levelname": "WARNING", "message": "m", "pathname": "/a.py", "lineno": 3,
     "funcName": "f", "created": 1.5, "process": 7, "processName": "P", "thread": 8, "threadName": "T", "taskName": None,
@@ -46,11 +46,11 @@ def joined(frame: wire.Frame) -> tuple[Any, ...]:
     rest, sizes = wire.split_head(bulk, head)
     stream = memoryview(b"".join(pieces))
     body, stream = stream[: bulk.body_size], stream[bulk.body_size :]
-    buffers: list[list[memoryview]] = []
+    buffers: list[list[Buffer]] = []
     for several in sizes:
         buffers.append([])
-        for size in several:
-            buffers[-1].append(stream[:size])
+        for size, as_bytes in several:
+            buffers[-1].append(bytes(stream[:size]) if as_bytes else stream[:size])
             stream = stream[size:]
     assert not stream
     return rest, body, buffers
@@ -220,7 +220,7 @@ def test_buffers_that_belong_to_nothing_are_refused() -> None:
     bulk = wire.unpack_down(announcement)
     assert isinstance(bulk, wire.Bulk)
     spoilt = bytearray(head)
-    counts_at = len(spoilt) - 4 * 2 - 8 * 4
+    counts_at = len(spoilt) - 4 * 2 - 8 * 6
     spoilt[counts_at] += 1
     with pytest.raises(wire.WireError):
         wire.split_head(bulk, spoilt)
@@ -332,7 +332,7 @@ def test_an_announcement_tells_what_follows() -> None:
 
     assert isinstance(bulk, wire.Bulk)
     assert (bulk.head_size, bulk.body_size) == (len(frame[1]), len(BIG) + 4 + len(PARCEL.data))
-    assert wire.split_head(bulk, frame[1])[1] == [[], [], [len(buffer) for buffer in PARCEL.buffers]]
+    assert wire.split_head(bulk, frame[1])[1] == [[], [], [(76_800, False), (70_000, False), (65_536, True)]]
 
 
 # --- nothing else gets through ---

@@ -82,6 +82,10 @@ def fail_with(given: Array) -> None:
     raise ValueError(given)
 
 
+def types(*values: object) -> list[str]:
+    return [type(value).__name__ for value in values]
+
+
 def append_and_count(items: list[str]) -> int:
     items.append("more")
     return len(items)

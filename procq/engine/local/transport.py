@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final, TypeVar
 
+    from procq.parcel import Buffer
+
     _Place = TypeVar("_Place", bytearray, memoryview)
 
 #: Bytes of the stream moved at a time.  Large enough that system calls do not count (60 us of
@@ -514,7 +516,7 @@ class WorkerEnd:
         """Read the frame that was announced."""
         head, sizes = wire.split_head(bulk, self._read(bytearray(bulk.head_size)))
         body = self._read(bytearray(bulk.body_size))
-        buffers = [[self._read(room(size)) for size in several] for several in sizes]
+        buffers = [[self._read_buffer(size, as_bytes=as_bytes) for size, as_bytes in several] for several in sizes]
         return wire.unpack_down(head, memoryview(body), buffers)
 
     def fetch(self, key: int) -> int:
@@ -631,6 +633,17 @@ class WorkerEnd:
         """Give up the sockets but leave them open: the supervisor takes their end for our death."""
         for end in (self._tasks, self._stream):
             end.detach()
+
+    def _read_buffer(self, size: int, *, as_bytes: bool) -> "Buffer":
+        if not as_bytes:
+            return self._read(room(size))
+        data = self._stream.recv(size, _socket.MSG_WAITALL)
+        while len(data) < size:  # a signal came, or it is more than the kernel moves at a time, 2 GiB
+            more = self._stream.recv(size - len(data), _socket.MSG_WAITALL)
+            if not more:
+                raise ConnectionResetError("the supervisor closed the stream")
+            data += more
+        return data
 
     def _read(self, place: "_Place") -> "_Place":
         """Fill a place from the stream, however long it takes."""

@@ -29,7 +29,7 @@ import struct
 from itertools import islice
 
 from procq.outcome import Ended
-from procq.parcel import Parcel, Payload
+from procq.parcel import Buffer, Parcel, Payload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Pieces: "TypeAlias" = list[bytes | memoryview]
 #: One message.
 Frame: "TypeAlias" = bytes | Pieces
 #: The buffers beside one payload.
-Buffers: "TypeAlias" = list[memoryview]
+Buffers: "TypeAlias" = list[Buffer]
 #: What a decoder reads.
 Data: "TypeAlias" = bytes | bytearray | memoryview
 
@@ -86,7 +86,7 @@ _HELLO_HEAD = struct.Struct("<BxxxIIIIIIIiQ")
 #: fence, seq, done, total
 _PROGRESS_HEAD = struct.Struct("<IQdd")
 #: kind, numbers of payloads and of buffers, lengths of the announced frame's head and of its body.
-#: The head ends with the number of each payload's buffers, and their lengths.
+#: The head ends with the number of each payload's buffers, and their lengths, marked if they are bytes.
 _BULK_FRAME = struct.Struct("<BxxxIIQQ")
 #: the key of shared memory
 _WANTED_HEAD = struct.Struct("<Q")
@@ -126,6 +126,9 @@ _UP_HEAD_SIZE: "Final" = _UP_HEAD.size
 #: 100 KB, and of a body, which a process must be able to hold.  Who announces them sent garbage.
 _REST_MAX: "Final" = 2**26
 _BODY_MAX: "Final" = 2**47
+
+#: Marks the length of a buffer that shall be read as `bytes`.
+_IS_BYTES: "Final" = 2**63
 
 _INFINITY: "Final" = float("inf")
 _PERMANENT, _TERMINATED, _HAS_VALUE, _HAS_RETRY_AFTER = 1, 2, 4, 8
@@ -381,8 +384,10 @@ def unpack_down(head: Data, body: Data | None = None, buffers: "Sequence[Buffers
     raise _malformed(head, "unknown kind")
 
 
-def split_head(bulk: Bulk, head: Data) -> "tuple[Data, list[list[int]]]":
+def split_head(bulk: Bulk, head: Data) -> "tuple[Data, list[list[tuple[int, bool]]]]":
     """Split the head of a frame from the stream from the lengths of its buffers, for each payload.
+
+    Each length comes with whether the buffer shall be read as `bytes`.
 
     Raises:
         WireError: It has none, or others.
@@ -391,7 +396,8 @@ def split_head(bulk: Bulk, head: Data) -> "tuple[Data, list[list[int]]]":
     if counts_at < 0:
         raise _malformed(head, "head of the wrong length")
     counts = struct.unpack_from(f"<{bulk.payloads}I", head, counts_at)
-    sizes = iter(struct.unpack_from(f"<{bulk.buffers}Q", head, counts_at + 4 * bulk.payloads))
+    marked = struct.unpack_from(f"<{bulk.buffers}Q", head, counts_at + 4 * bulk.payloads)
+    sizes = iter([(size & ~_IS_BYTES, size >= _IS_BYTES) for size in marked])
     if sum(counts) != bulk.buffers:
         raise _malformed(head, "buffers that belong to nothing")
     return head[:counts_at], [list(islice(sizes, count)) for count in counts]
@@ -457,7 +463,7 @@ def _unpack_big_task(head: Data, body: Data, buffers: "Sequence[Buffers]") -> "T
     )
 
 
-def _payload(data: Data, beside: "Sequence[memoryview]") -> Payload:
+def _payload(data: Data, beside: "Sequence[Buffer]") -> Payload:
     return Parcel(data, beside) if beside else data  # type: ignore[arg-type,return-value]  # views serve as bytes
 
 
@@ -658,7 +664,7 @@ def _cut(data: bytes, at: int, sizes: list[int]) -> tuple[bytes, bytes, Buffers]
     return head, body, [memoryview(bytearray(buffer)) for buffer in buffers]
 
 
-def unpack_frame(head: Data, body: bytes, buffers: "Sequence[memoryview]" = ()) -> "UpMessage":
+def unpack_frame(head: Data, body: bytes, buffers: "Sequence[Buffer]" = ()) -> "UpMessage":
     """Read one whole frame of a worker; the body becomes the message's value as it is.
 
     Raises:
@@ -794,6 +800,10 @@ _UP_MOST: "Final[Mapping[int, tuple[int, int]]]" = {
 # --- both --------------------------------------------------------------------------------------
 
 
+def _marked_size(buffer: Buffer) -> int:
+    return len(buffer) | _IS_BYTES if isinstance(buffer, bytes) else len(buffer)
+
+
 def _frame(head: bytes, payloads: "Sequence[Payload]") -> Frame:
     """Join what fits into one packet; what does not is announced and comes in pieces."""
     pickles = [payload.data if isinstance(payload, Parcel) else payload for payload in payloads]
@@ -803,7 +813,7 @@ def _frame(head: bytes, payloads: "Sequence[Payload]") -> Frame:
         return b"".join([head, *pickles])
     buffers = [buffer for several in beside for buffer in several]
     counts = struct.pack(f"<{len(beside)}I", *map(len, beside))
-    head = b"".join([head, counts, struct.pack(f"<{len(buffers)}Q", *map(len, buffers))])
+    head = b"".join([head, counts, struct.pack(f"<{len(buffers)}Q", *map(_marked_size, buffers))])
     announcement = _BULK_FRAME.pack(_BULK, len(payloads), len(buffers), len(head), size)
     return [announcement, head, *pickles, *buffers]
 
