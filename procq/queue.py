@@ -340,10 +340,17 @@ class Queue:
             return self._submit_batch([what.spec(*args, **kwargs)])[0]
         supervisor.check_usable()  # before work is done for nothing; and again under the lock
         type_name = type_of(what)
-        payload, inputs = pickle_call(what, args, kwargs, type_name)
-        if inputs:
-            return self._submit_batch([call_spec(what, args, kwargs)])[0]
-        task = Task(f"#{next(self._numbers)}", type_name, payload, DEFAULTS)
+        payload, found = pickle_call(what, args, kwargs, type_name)
+        inputs: tuple[Task, ...] = ()
+        if found:
+            known = self._tasks_behind(found)
+            if known is None:
+                return self._submit_batch([call_spec(what, args, kwargs)])[0]
+            inputs = known
+        task = Task(
+            f"#{next(self._numbers)}", type_name, payload, DEFAULTS,
+            depends_on=tuple(dict.fromkeys(inputs)) if inputs else (), inputs=inputs,
+        )  # fmt: skip
         with supervisor.lock:
             supervisor.wait_for_room(len(payload), block=True, timeout_s=None)
             supervisor.check_usable()
@@ -352,6 +359,16 @@ class Queue:
             handle: Handle[Any] = Handle(supervisor, task)
             supervisor.submit((task,))
         return handle
+
+    def _tasks_behind(self, sources: Sequence[object]) -> tuple[Task, ...] | None:
+        """Return the tasks of handles of this queue; None if there is anything else among the sources."""
+        supervisor = self._supervisor
+        tasks = []
+        for source in sources:
+            if not isinstance(source, Handle) or supervisor_of(source) is not supervisor:
+                return None
+            tasks.append(task_of(source))
+        return tuple(tasks)
 
     def submit_many(self, specs: Iterable[TaskSpec[R]]) -> list[Handle[R]]:
         """Submit many specs; a list or tuple is checked whole before any of it is accepted.
