@@ -6,13 +6,11 @@ the supervisor under the one lock.  No rule of scheduling stands here.
 
 import atexit
 import itertools
-import logging
 import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -36,7 +34,7 @@ from procq.core.task import DeadLetter, Task
 from procq.engine.local.machine import quarter_of_memory, usable_cpus
 from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
-from procq.mapping import ITEMS_MAX, Results, Size as MapSize, Source, alone_because, chunks_of
+from procq.log import WARNING, Logger
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
@@ -44,9 +42,12 @@ from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds, size_bytes
 
 if TYPE_CHECKING:
-    from procq.engine.protocol import Engine
+    from datetime import datetime
 
-logger = logging.getLogger(__name__)
+    from procq.engine.protocol import Engine
+    from procq.mapping import Results
+
+logger = Logger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,10 +55,10 @@ R = TypeVar("R")
 #: "Not given", where None means something else.
 _NOT_GIVEN: Final = object()
 
-#: Finished tasks with an id of their own that are kept, and for how long (contract F5).
-RETENTION: Final = (10_000, "1h")
-#: Dead letters that are kept, and for how long (contract F6; the figures of asynq and Dramatiq).
-DEAD_LETTERS: Final = (10_000, "7d")
+#: Finished tasks with an id of their own that are kept, and for how long: an hour (contract F5).
+RETENTION: Final = (10_000, 3600)
+#: Dead letters that are kept, and for how long: a week (contract F6; the figures of asynq and Dramatiq).
+DEAD_LETTERS: Final = (10_000, 604_800)
 
 #: How a known task is named: by its id, its handle or its spec (contract C0).
 TaskRef: TypeAlias = "str | Handle[Any] | TaskSpec[Any]"
@@ -567,6 +568,15 @@ class Queue:
         Raises:
             UsageError: No iterable, or a value that cannot be.
         """
+        from procq.mapping import (  # noqa: PLC0415 - 1 ms that only a map needs
+            ITEMS_MAX,
+            Results,
+            Size as MapSize,
+            Source,
+            alone_because,
+            chunks_of,
+        )
+
         if not iterables:
             raise UsageError("map() needs at least one iterable")
         window = None if buffersize is None else count(buffersize, field="buffersize", least=1)
@@ -720,9 +730,13 @@ def _due(options: Options, now: float) -> float | None:
 
 def _instant(value: "float | datetime | None", now: float) -> float | None:
     """Turn a wait or a wall-clock instant into one of the queue's clock, once (contract, Words)."""
-    if isinstance(value, datetime):
-        return now + (value - datetime.now(value.tzinfo)).total_seconds()
-    return None if value is None else now + value
+    if value is None:
+        return None
+    if isinstance(value, int | float):
+        return now + value
+    from datetime import datetime  # noqa: PLC0415 - imported by the user already
+
+    return now + (value - datetime.now(value.tzinfo)).total_seconds()
 
 
 def _checked_handlers(handlers: Mapping[str, Callable[..., object]] | None) -> dict[str, Callable[..., object]]:
@@ -775,7 +789,8 @@ def _kill_at_exit() -> None:
         with suppress(Exception):
             cut_off = [] if supervisor.closing else supervisor.shutdown("kill", 0).cut_off
             if cut_off:
-                logger.warning(
+                logger.log(
+                    WARNING,
                     "the program ended with %d tasks left, which were cut off; use `with Queue()`, or shutdown()",
                     len(cut_off),
                 )
