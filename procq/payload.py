@@ -55,9 +55,9 @@ class NotPicklable(Exception):  # noqa: N818 - becomes a PayloadError where the 
 class _Session(_local):
     """What the call being pickled or unpickled in this thread refers to."""
 
-    #: While pickling: the objects standing for results, in the order of their numbers.
+    #: While pickling: the objects standing for results and their numbers, by `id`, in order.
     #: None when no call is being pickled in this thread.
-    found: "list[object] | None" = None
+    found: "dict[int, tuple[int, object]] | None" = None
     #: While unpickling: the pickled results, by number.
     inputs: "Sequence[bytes]" = ()
 
@@ -144,14 +144,14 @@ def dump_part(value: object) -> "tuple[bytes, list[object]]":
     Raises:
         NotPicklable: Something in it cannot be pickled.
     """
-    found: list[object] = []
+    found: dict[int, tuple[int, object]] = {}
     # Pickling runs users' code, which may pickle another call: what was there comes back.
     before, _SESSION.found = _SESSION.found, found
     try:
         data = dumps(value, before_second_try=found.clear)
     finally:
         _SESSION.found = before
-    return data, found
+    return data, [standin for _, standin in found.values()]
 
 
 def load_call(
@@ -195,11 +195,8 @@ def placeholder(standin: object) -> "tuple[object, ...] | None":
     found = _SESSION.found
     if found is None:
         return None
-    for number, known in enumerate(found):
-        if known is standin:
-            return _result_of, (number,)
-    found.append(standin)
-    return _result_of, (len(found) - 1,)
+    number, _ = found.setdefault(id(standin), (len(found), standin))
+    return _result_of, (number,)
 
 
 def _result_of(number: int) -> object:

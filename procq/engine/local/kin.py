@@ -66,7 +66,7 @@ def _look_up(pid: int) -> tuple[int, int] | None:
             text = os.read(stat, 4096)
         finally:
             os.close(stat)
-    except OSError:
+        fields = text[text.rindex(b")") + 1 :].split()
+        return int(fields[1]), int(fields[19])
+    except (OSError, ValueError, IndexError):
         return None
-    fields = text[text.rindex(b")") + 1 :].split()
-    return int(fields[1]), int(fields[19])
