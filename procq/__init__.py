@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from procq.loader import jobs
     from procq.queue import Queue, Stats
     from procq.retry import constant, exponential
+    from procq.shared import Shared, share
     from procq.spec import TaskFunction, TaskSpec, task
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Priority",
     "Queue",
     "RetryLater",
+    "Shared",
     "Stats",
     "Status",
     "TaskFunction",
@@ -39,6 +41,7 @@ __all__ = [
     "exponential",
     "jobs",
     "main",
+    "share",
     "task",
 ]
 
@@ -52,6 +55,7 @@ _HOMES = {
     "Priority": "core.states",
     "Queue": "queue",
     "RetryLater": "inside",
+    "Shared": "shared",
     "Stats": "queue",
     "Status": "core.states",
     "TaskFunction": "spec",
@@ -63,6 +67,7 @@ _HOMES = {
     "exponential": "retry",
     "jobs": "loader",
     "main": "cli",
+    "share": "shared",
     "task": "spec",
 }
 

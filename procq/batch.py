@@ -12,6 +12,7 @@ from typing import Any, Final, final
 from procq.core.task import Task
 from procq.errors import CycleError, PayloadError, UnknownDependencyError, UnknownHandlerError, UsageError
 from procq.handle import Handle, supervisor_of, task_of
+from procq.parcel import Payload
 from procq.payload import NotPicklable, dump_call
 from procq.spec import Options, TaskFunction, TaskSpec
 from procq.supervisor import Supervisor
@@ -28,7 +29,7 @@ class Draft:
 
     __slots__ = ("depends_on", "id", "inputs", "options", "payload", "spec", "type")
 
-    def __init__(self, spec: TaskSpec[Any], payload: bytes, inputs: list[object]) -> None:
+    def __init__(self, spec: TaskSpec[Any], payload: Payload, inputs: list[object]) -> None:
         self.spec = spec
         self.options: Options = spec.options
         self.id = spec.options.id
@@ -47,7 +48,7 @@ class Draft:
 
 def pickle_call(
     fn: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object], name: str
-) -> tuple[bytes, list[object]]:
+) -> tuple[Payload, list[object]]:
     """Pickle a call and say what in it stands for results.
 
     Raises:

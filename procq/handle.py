@@ -6,6 +6,7 @@ polls: a waiter hangs a queue of its own on the task and sleeps on that.
 
 import weakref
 from _queue import Empty, SimpleQueue
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast, final
@@ -293,7 +294,7 @@ def _has_ended(supervisor: Supervisor, task: Task) -> bool:
     return task.status in TERMINAL or supervisor.bug is not None
 
 
-def _get(arrived: "SimpleQueue[Task]", timeout_s: float | None) -> bool:
+def _get(arrived: "SimpleQueue[Any]", timeout_s: float | None) -> bool:
     """Wait for an arrival and return whether there was one."""
     try:
         arrived.get(timeout=timeout_s)
@@ -318,90 +319,120 @@ def as_completed(handles: "Iterable[Handle[R]]", timeout: Duration | None = None
     for handle in waiting:
         if not isinstance(handle, Handle):
             raise UsageError(f"as_completed() got {handle!r}; expected handles, as Queue.submit returns them")
-    return _as_completed(waiting, _limit(timeout))
+    return _Completed(waiting, _limit(timeout))
 
 
-def _as_completed(waiting: "dict[Handle[R], None]", timeout_s: float | None) -> "Iterator[Handle[R]]":
-    arrivals = Arrivals()
-    handle_by_task: dict[Task, Handle[R]] = {}
-    handles = list(waiting)
-    waiting.clear()
-    for handle in handles:
-        arrivals.expect(handle)
-        handle_by_task[task_of(handle)] = handle
-    if not handles:
-        return
-    supervisor = supervisor_of(handles[0])
-    del handle, handles
-    ends_at = None if timeout_s is None else supervisor.engine.now() + timeout_s
-    try:
-        while handle_by_task:
-            left = None if ends_at is None else max(0.0, ends_at - supervisor.engine.now())
-            task = arrivals.take(supervisor, left)
+@final
+class _Completed(Generic[R]):
+    """What `as_completed` returns.  Not a generator: that would be over for good after a Ctrl-C."""
+
+    __slots__ = ("_arrivals", "_ends_at", "_handles", "_supervisor", "_timeout_s")
+
+    def __init__(self, handles: "Iterable[Handle[R]]", timeout_s: float | None) -> None:
+        self._arrivals = Arrivals()
+        #: all and only those not handed over yet
+        self._handles: dict[Task, Handle[R]] = {}
+        self._supervisor: Supervisor | None = None
+        self._timeout_s = timeout_s
+        #: when the wait is over; it begins with the first `next`
+        self._ends_at: float | None = None
+        for handle in handles:
+            self._supervisor = self._supervisor or supervisor_of(handle)
+            self._handles[task_of(handle)] = handle
+            self._arrivals.expect(handle)
+
+    def __iter__(self) -> "_Completed[R]":
+        return self
+
+    def __next__(self) -> Handle[R]:
+        handles, arrivals, supervisor = self._handles, self._arrivals, self._supervisor
+        if supervisor is not None and self._timeout_s is not None and self._ends_at is None:
+            self._ends_at = supervisor.engine.now() + self._timeout_s
+        while handles:
+            assert supervisor is not None
+            task = arrivals.first(supervisor, self._ends_at)
             if task is None:
-                raise TimeoutError(f"{len(handle_by_task)} tasks had not ended after {timeout_s:g} s of waiting")
-            yield handle_by_task.pop(task)
-    finally:
-        for handle in handle_by_task.values():
-            arrivals.forget(handle)
+                left = len(handles)
+                self._forget()
+                raise TimeoutError(f"{left} tasks had not ended after {self._timeout_s:g} s of waiting")
+            handle = handles[task]
+            del handles[task], arrivals.ended[0]  # never one without the other: see interrupts.py
+            return handle
+        raise StopIteration
+
+    def _forget(self) -> None:
+        """Wait for nothing any more."""
+        for handle in self._handles.values():
+            self._arrivals.forget(handle)
+        self._handles.clear()
+
+    def __del__(self) -> None:
+        for task, handle in getattr(self, "_handles", {}).items():
+            # Not here: this may run anywhere, even while the lock is held by this thread.
+            supervisor_of(handle).unlisten_later(task, self._arrivals.arrive)
 
 
 @final
 class Arrivals:
     """The tasks that somebody waits for, in the order of their ends; each costs the same, however many there are.
 
-    For one thread at a time.
+    For one thread at a time.  An arrival is looked at where it stands, and deleted from there when
+    it has been handed over: an interrupt, which may come at any moment of a wait, finds none of
+    them in between.
+
+    Attributes:
+        ended: What has arrived, oldest first; whoever has handed the first one over deletes it.
     """
 
-    __slots__ = ("_arrived", "_taken")
+    __slots__ = ("_bell", "ended")
 
     def __init__(self) -> None:
-        self._arrived: SimpleQueue[Task] = SimpleQueue()
-        #: what a wait took out; it must not be put back behind those that came later
-        self._taken: list[Task] = []
+        self.ended: deque[Task] = deque()
+        #: not empty if something has arrived since whoever waits looked; it may say so in vain, and be lost
+        self._bell: SimpleQueue[None] = SimpleQueue()
+
+    def arrive(self, task: Task) -> None:
+        """Let a task arrive; in any thread."""
+        self.ended.append(task)
+        if self._bell.empty():  # else whoever waits has yet to hear it, and will find this one too
+            self._bell.put(None)
 
     def expect(self, handle: "Handle[Any]") -> None:
         """Let the handle's task arrive when it ends, at once if it has."""
         supervisor, task = supervisor_of(handle), task_of(handle)
         with supervisor.lock:
-            ended = not supervisor.listen(task, self._arrived.put)
+            ended = not supervisor.listen(task, self.arrive)
         if ended:
-            self._arrived.put(task)
+            self.arrive(task)
 
     def forget(self, handle: "Handle[Any]") -> None:
         """Take an expectation back."""
         supervisor = supervisor_of(handle)
         with supervisor.lock:
-            supervisor.unlisten(task_of(handle), self._arrived.put)
+            supervisor.unlisten(task_of(handle), self.arrive)
 
-    def put_back(self, task: Task) -> None:
-        """Let a task that was taken come again, as the next one."""
-        self._taken.append(task)
+    def first(self, supervisor: Supervisor, ends_at: float | None) -> Task | None:
+        """Wait until something has arrived and return the first of it, which stays; None if nothing came in time.
 
-    def take(self, supervisor: Supervisor, timeout_s: float | None) -> Task | None:
-        """Wait for the next arrival; None if there was none in time.
+        Args:
+            supervisor: Of the tasks, or of one of them.
+            ends_at: The instant at which the wait is over; None: it has no end.
 
         Raises:
-            EngineError, InternalError: The supervisor failed, so that there never will be.
+            EngineError, InternalError: The supervisor failed, so that there never will be any.
         """
-        if not self._taken and self._arrived.empty():
+        ended = self.ended
+        while not ended:
+            left_s = None if ends_at is None else max(0.0, ends_at - supervisor.engine.now())
             came = supervisor.wait_for(
-                self._wait,
-                lambda: bool(self._taken) or not self._arrived.empty() or supervisor.bug is not None,
-                timeout_s,
+                partial(_get, self._bell), lambda: bool(ended) or supervisor.bug is not None, left_s
             )
             supervisor.check_alive()
             if not came:
                 return None
-        return self._taken.pop() if self._taken else self._arrived.get_nowait()
-
-    def _wait(self, timeout_s: float | None) -> bool:
-        try:
-            task = self._arrived.get(timeout=timeout_s)
-        except Empty:
-            return False
-        self._taken.append(task)
-        return True
+        if ended[0].status not in TERMINAL:  # a replay, or what a supervisor that failed tells everybody
+            supervisor.check_alive()
+        return ended[0]
 
 
 # --- errors ------------------------------------------------------------------------------------

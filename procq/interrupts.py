@@ -1,14 +1,19 @@
 """Keeps Ctrl-C from breaking off a change of a queue's state half-way.
 
-Python calls the handler of SIGINT between any two instructions of the main thread, and its own
-raises `KeyboardInterrupt` there.  Amid a submit that would leave a task that runs nowhere.  So
-while queues are open a handler of ours stands in the place of Python's own: it raises at once,
-unless the main thread is amid a change, and then as soon as that is over.  A handler that the
-program has set itself is left alone.
+Python calls the handler of SIGINT between any two steps of the main thread, and its own raises
+`KeyboardInterrupt` there.  Amid a submit that would leave a task that runs nowhere.  So while
+queues are open a handler of ours stands in the place of Python's own: it raises at once, unless
+the main thread is amid a change, and then as soon as that is over.  A handler that the program has
+set itself is left alone.
+
+CPython looks for signals when a function begins, after a call, and when a loop goes round.  So
+stores and deletions in a row are never parted, with a last call into C behind them if need be.
+Where no change is marked, what must not happen without the other is written as such a row.
 """
 
 import contextlib
-from _thread import allocate_lock, get_ident
+import sys
+from _thread import get_ident
 from collections.abc import Callable
 from threading import main_thread
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
@@ -24,6 +29,10 @@ R = TypeVar("R")
 
 #: Functions in which a change of their `self` is made.
 _CHANGING: "Final[set[CodeType]]" = set()
+#: Functions that wait within a change that has yet to begin in earnest.
+_WAITING: "Final[set[CodeType]]" = set()
+#: Functions that an interrupt must never hit.
+_SHIELDED: "Final[set[CodeType]]" = set()
 
 
 class Changed(Protocol):
@@ -35,18 +44,20 @@ class Changed(Protocol):
 
 
 class _Watch:
-    """Whether our handler is in place, for how many queues, and whether an interrupt waits."""
+    """Who needs our handler, and what it did."""
 
-    __slots__ = ("opened", "pending")
+    __slots__ = ("owners", "pending", "raised")
 
     def __init__(self) -> None:
-        self.opened = 0
+        #: the queues that are open; adding and removing take no lock, so that a `__del__` may
+        self.owners: set[object] = set()
         #: an interrupt came amid a change
         self.pending = False
+        #: how many interrupts were raised: tells them from an error that only looks like one
+        self.raised = 0
 
 
 WATCH: Final = _Watch()
-_LOCK: Final = allocate_lock()
 
 
 def changes(method: Callable[P, R]) -> Callable[P, R]:
@@ -55,35 +66,47 @@ def changes(method: Callable[P, R]) -> Callable[P, R]:
     return method
 
 
-def watch() -> None:
-    """A queue was opened: put our handler in the place of Python's own.
+def waits(method: Callable[P, R]) -> Callable[P, R]:
+    """Mark a function that may wait for long: an interrupt ends it, whatever change it is part of."""
+    _WAITING.add(method.__code__)
+    return method
+
+
+def shielded(method: Callable[P, R]) -> Callable[P, R]:
+    """Mark a brief function during which an interrupt waits; whoever calls it raises what is pending."""
+    _SHIELDED.add(method.__code__)
+    return method
+
+
+def watch(owner: object) -> None:
+    """A queue is opened: put our handler in the place of Python's own.
 
     Thread-safe.  Off the main thread, the only one that may, the handler stays as it is.
     """
-    with _LOCK:
-        WATCH.opened += 1
-        _replace(_signal.default_int_handler, _on_interrupt)
+    WATCH.owners.add(owner)
+    _replace(_signal.default_int_handler, _on_interrupt)
 
 
-def unwatch() -> None:
+def unwatch(owner: object) -> None:
     """A queue is over: with the last one Python's own handler comes back.
 
-    Thread-safe.  Off the main thread ours stays, and does what Python's own does, since no change is open.
+    May be called again, in any thread, and from a `__del__`.  Off the main thread ours stays, does
+    what Python's own does, and goes with the next interrupt or call of this in the main thread.
     """
-    with _LOCK:
-        WATCH.opened -= 1
-        if not WATCH.opened:
-            _replace(_on_interrupt, _signal.default_int_handler)
+    WATCH.owners.discard(owner)
+    if not WATCH.owners:
+        _replace(_on_interrupt, _signal.default_int_handler)
 
 
 def raise_pending() -> None:
-    """Raise the interrupt that came amid the change that is over now, if that was this thread's.
+    """Raise the interrupt that came amid the change that is over now, if that was this thread's outermost.
 
     Raises:
         KeyboardInterrupt: It was.
     """
-    if get_ident() == main_thread().ident:
+    if get_ident() == main_thread().ident and not _is_amid_change(sys._getframe(1)):  # noqa: SLF001 - as `inspect` does
         WATCH.pending = False
+        WATCH.raised += 1
         raise KeyboardInterrupt
 
 
@@ -93,14 +116,28 @@ def _replace(old: object, new: "Callable[[int, FrameType | None], object]") -> N
             _signal.signal(_signal.SIGINT, new)
 
 
+def _is_amid_change(frame: "FrameType | None") -> bool:
+    """Whether a change of this thread would be broken off if something were raised in a frame of it."""
+    me = get_ident()
+    while frame is not None:
+        if frame.f_code in _WAITING:
+            return False
+        if frame.f_code in _SHIELDED:
+            return True
+        if frame.f_code in _CHANGING:
+            changed: Changed = frame.f_locals["self"]
+            if changed.changed_by == me:
+                return True
+        frame = frame.f_back
+    return False
+
+
 def _on_interrupt(number: int, frame: "FrameType | None") -> None:
     """Raise `KeyboardInterrupt`, unless that would hit a change: then let its end do so."""
-    at = frame
-    while at is not None:
-        if at.f_code in _CHANGING:
-            changed: Changed = at.f_locals["self"]
-            if changed.changed_by == get_ident():
-                WATCH.pending = True
-                return
-        at = at.f_back
+    if not WATCH.owners:
+        _replace(_on_interrupt, _signal.default_int_handler)
+    if _is_amid_change(frame):
+        WATCH.pending = True
+        return
+    WATCH.raised += 1
     _signal.default_int_handler(number, frame)

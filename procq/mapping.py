@@ -7,22 +7,29 @@ pickled, and whatever must be tried again.  Knows of workers only how many there
 all of it happens in the thread that makes the map or reads from it.
 
 The life of an item: read from the input, part of a unit (a chunk, or a task of its own) that is
-submitted, part of what came of the unit when that has ended, taken.  From the first to the last
-it counts as in flight.
+submitted, part of what came of the unit when that has ended, taken.  Once submitted it counts as in
+flight until it is taken.
+
+Rule: an interrupt may end any call here, and the next one goes on where it stood.  So each step is
+looked at where it stands and done in one row that cannot be parted (see interrupts.py); no item
+and no result is ever in a local variable alone.
 """
 
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Final, Generic, Protocol, TypeVar, cast, final
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, final
 
 from procq.core.states import Status
 from procq.core.task import Task
 from procq.engine import chunk
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError
 from procq.handle import Arrivals, Handle, error_of_attempt, task_of, warn_if_not_started
+from procq.interrupts import WATCH, changes, raise_pending
 from procq.outcome import Ended
-from procq.payload import PLAIN, NotPicklable, dump_part, dumps, loads
+from procq.parcel import Parcel, Payload
+from procq.payload import PLAIN, NotPicklable, dump_part, dumps_whole, loads, loads_once
 from procq.spec import Options, TaskFunction, call_spec, type_of
 from procq.supervisor import Supervisor
 
@@ -166,7 +173,7 @@ class Source:
 class Unit:
     """What was submitted as one task, or is to come of it."""
 
-    __slots__ = ("blocks", "handle", "items", "parts")
+    __slots__ = ("again", "blocks", "handle", "items", "parts")
 
     def __init__(self, handle: Handle[Any], items: int, blocks: "list[bytes | list[bytes]] | None" = None) -> None:
         self.handle = handle
@@ -174,8 +181,14 @@ class Unit:
         self.items = items
         #: of a chunk, the items as they were sent: should it end badly, they are sent again
         self.blocks = blocks
+        #: of a chunk, the units that were made of single items since it ended, by position
+        self.again: dict[int, Unit] = {}
         #: what came of it, in order: results, an error in the place of one, or a unit that is yet to end
-        self.parts: list[list[Any] | Exception | Unit] | None = None
+        self.parts: list[Part] | None = None
+
+
+#: What is to be taken: results, an error in the place of one, or what a unit is yet to give.
+Part: TypeAlias = "list[Any] | BaseException | Unit"
 
 
 @final
@@ -197,7 +210,7 @@ class Results(Generic[R]):
         window: int | None,
         workers: int,
         timeout_s: float | None,
-        chunks: "tuple[bytes, Options] | None",
+        chunks: "tuple[Payload, Options] | None",
     ) -> None:
         self._queue = queue
         self._supervisor = supervisor
@@ -214,15 +227,20 @@ class Results(Generic[R]):
         #: the results being taken, and how many there were
         self._page: Iterator[R] = iter(())
         self._page_items = 0
-        #: items read and not yet taken; the whole of a page until its end
+        #: items read and not submitted yet, but for so many at their beginning that are
+        self._unsent: list[Any] = []
+        self._sent = 0
+        #: items submitted and not yet taken; the whole of a page until its end
         self._in_flight = 0
         #: what is to be taken next, in order; where the order is that of the ends, no unit
-        self._line: deque[list[R] | Exception | Unit] = deque()
+        self._line: deque[Part] = deque()
         #: all and only units that have not ended, or of whose end nothing is known here
         self._pending: dict[Task, Unit] = {}
         self._arrivals = Arrivals()
         #: what the input raised; until it is told nothing more is read
         self._input_error: Exception | None = None
+        #: the thread that submits a unit now; 0: none does
+        self.changed_by = 0
         self._fill()
 
     def __iter__(self) -> "Results[R]":
@@ -241,20 +259,29 @@ class Results(Generic[R]):
         part = self._next_part()
         if part is None:
             raise StopIteration
-        if isinstance(part, Exception):
-            self._in_flight -= 1
-            try:
-                if isinstance(part, StopIteration):  # it would read as the end of all (as in PEP 479)
-                    raise RuntimeError("an item of the map raised StopIteration") from part  # noqa: TRY004
-                raise part
-            finally:
-                del part  # its traceback holds this frame: a cycle
-        self._page_items = len(part)
-        self._page = iter(part)
-        return next(self._page)
+        if isinstance(part, list):
+            page, items = iter(part), len(part)
+            del self._line[0]
+            self._page, self._page_items = page, items
+            for value in page:  # not `next`, after which an interrupt could lose it
+                return value
+        error = cast("BaseException", part)
+        # A StopIteration would read as the end of all (as in PEP 479).
+        stand_in = RuntimeError("an item of the map raised StopIteration") if isinstance(part, StopIteration) else None
+        if part is self._input_error:
+            self._input_error = None
+        else:
+            del self._line[0]
+        self._in_flight -= 1
+        try:
+            if stand_in is not None:
+                raise stand_in from error
+            raise error
+        finally:
+            del part, error, stand_in  # the traceback holds this frame: a cycle
 
-    def _next_part(self) -> "list[R] | Exception | None":
-        """Wait for what is to be taken next; None at the end of all.
+    def _next_part(self) -> "list[R] | BaseException | None":
+        """Wait for what is to be taken next and return it, which stays in its place; None at the end of all.
 
         Raises:
             TimeoutError: It did not come in time; it can be had later.
@@ -266,46 +293,39 @@ class Results(Generic[R]):
             if line:
                 first = line[0]
                 if not isinstance(first, Unit):
-                    return cast("list[R] | Exception", line.popleft())
+                    return first
                 if first.parts is not None:
-                    line.popleft()
-                    line.extendleft(reversed(first.parts))
+                    parts = first.parts[::-1]
+                    del line[0]
+                    line.extendleft(parts)
                     continue
             if not self._pending:
-                error, self._input_error = self._input_error, None
-                return error
-            self._take_arrival(None if ends_at is None else max(0.0, ends_at - clock()))
+                return self._input_error
+            self._take_arrival(ends_at)
 
-    def _take_arrival(self, timeout_s: float | None) -> None:
+    def _take_arrival(self, ends_at: float | None) -> None:
         """Wait until any unit has ended, and open it."""
         supervisor = self._supervisor
         supervisor.settle_if_abandoned()
-        warn_if_not_started(supervisor, timeout_s)
-        task = self._arrivals.take(supervisor, timeout_s)
+        warn_if_not_started(supervisor, self._timeout_s)
+        arrivals = self._arrivals
+        task = arrivals.first(supervisor, ends_at)
         if task is None:
             hint = "" if supervisor.opened else "; the queue was not started"
             raise TimeoutError(f"no result of the map within {self._timeout_s:g} s of waiting{hint}")
         unit = self._pending[task]
-        before = len(self._pending)
-        try:
-            parts = self._parts_of(unit)
-        except BaseException:  # Ctrl-C amid this: it will be done once more
-            for begun in list(self._pending)[before:]:
-                again = self._pending.pop(begun)
-                self._arrivals.forget(again.handle)
-                again.handle.cancel()
-            self._arrivals.put_back(task)
-            raise
-        del self._pending[task]
+        parts = self._parts_of(unit)
+        came = () if self._ordered else tuple([part for part in parts if not isinstance(part, Unit)])
         unit.parts = parts
         unit.blocks = None
-        if not self._ordered:
-            self._line.extend(part for part in parts if not isinstance(part, Unit))
+        self._line += came
+        del self._pending[task], arrivals.ended[0]
 
     # --- submitting ----------------------------------------------------------------------------
 
     def _fill(self) -> None:
         """Read items and submit them while there is room in flight."""
+        self._send()  # what an interrupt has left
         while self._input_error is None:
             size = 1
             if self._chunks is not None:
@@ -317,28 +337,40 @@ class Results(Generic[R]):
                 return
 
     def _submit_next(self, size: int) -> bool:
-        """Read so many items and submit them; return whether there may be more."""
-        items: list[Any] = []
+        """Read so many items and submit them; return whether there may be more.
+
+        What is no `Exception` comes out at once, a Ctrl-C or a `SystemExit` of the input's; what was
+        read before it is kept, and goes on in the next call.
+        """
+        items = self._unsent
         clock = self._supervisor.engine.now
         began_at = clock()
         try:
             more = self._source.read(items, size)
         except Exception as error:  # noqa: BLE001 - the input's own: raised after what was read before
-            self._submit_items(items)
             self._input_error = error
             self._in_flight += 1
-            return False
+            more = False
         if items:
-            self._size.note_read(len(items), clock() - began_at)
-            self._submit_items(items)
+            if self._input_error is None:
+                self._size.note_read(len(items), clock() - began_at)
+            self._send()
         return more
 
-    def _submit_items(self, items: list[Any]) -> None:
-        """Submit items, each alone or many together, and note them in their order."""
-        if len(items) == 1 or self._chunks is None:
-            for item in items:
-                self._submit_alone(self._args_of(item))
+    def _send(self) -> None:
+        """Submit what was read, each item alone or many together, and note it in its order."""
+        if not self._unsent:
             return
+        if len(self._unsent) - self._sent == 1 or self._chunks is None:
+            while self._sent < len(self._unsent):
+                self._submit_alone(self._args_of(self._unsent[self._sent]))
+        else:
+            self._send_together(self._unsent)
+        self._unsent = []
+        self._sent = 0
+
+    def _send_together(self, items: list[Any]) -> None:
+        """Submit what was read in chunks, but for what has to go alone."""
         blocks: list[bytes | list[bytes]] = []
         held = size_bytes = 0
 
@@ -347,7 +379,7 @@ class Results(Generic[R]):
             self._submit_chunk(blocks, held)
             blocks, held, size_bytes = [], 0, 0
 
-        for start in range(0, len(items), BLOCK):
+        for start in range(self._sent, len(items), BLOCK):
             block = items[start : start + BLOCK]
             data = self._plain(block)
             if data is not None:
@@ -380,7 +412,7 @@ class Results(Generic[R]):
         values = items if self._source.is_bare else chain.from_iterable(items)
         if not PLAIN.issuperset(map(type, values)):
             return None
-        data = dumps(items)
+        data = dumps_whole(items)
         return data if len(data) <= BYTES_MAX else None  # else each is looked at by itself
 
     def _sealed(self, item: Any) -> bytes | None:  # noqa: ANN401
@@ -389,7 +421,7 @@ class Results(Generic[R]):
             data, inputs = dump_part(self._args_of(item))
         except NotPicklable:  # whoever submits it says why
             return None
-        return None if inputs or len(data) > BIG_BYTES else data
+        return None if inputs or not isinstance(data, bytes) or len(data) > BIG_BYTES else data
 
     def _submit_chunk(self, blocks: "list[bytes | list[bytes]]", items: int) -> None:
         if not items:
@@ -398,48 +430,78 @@ class Results(Generic[R]):
         fn_data, options = self._chunks
         spec = call_spec(chunk.run, (fn_data, blocks, self._source.is_bare), {}, options)
         try:
-            handle = self._queue.submit(spec)
+            self._submit(items, blocks, self._queue.submit, spec)
         except Exception as error:  # noqa: BLE001 - a refusal: raised in the place of each item
             self._add_error(error)
             for _ in range(items - 1):
                 self._add_error(_again(error))
-        else:
-            self._add(Unit(handle, items, blocks))
 
     def _submit_alone(self, args: tuple[Any, ...]) -> None:
         try:
-            handle = self._queue.submit(self._fn, *args)
+            self._submit(1, None, self._queue.submit, self._fn, *args)
         except Exception as error:  # noqa: BLE001 - a refusal: raised in its place
             self._add_error(error)
-        else:
-            self._add(Unit(handle, 1))
 
-    def _add(self, unit: Unit) -> None:
-        self._in_flight += unit.items
-        self._expect(unit)
-        if self._ordered:
-            self._line.append(unit)
+    @changes
+    def _submit(
+        self, items: int, blocks: "list[bytes | list[bytes]] | None", submit: Callable[..., Handle[Any]], *args: object
+    ) -> Unit:  # fmt: skip
+        """Submit a unit and note it: neither happens without the other.
+
+        Ctrl-C comes after both, or before, where the submit waits for room.
+        """
+        self.changed_by = get_ident()
+        try:
+            unit = Unit(submit(*args), items, blocks)
+            self._expect(unit)
+            self._sent += items
+            self._in_flight += items
+            if self._ordered:
+                self._line.append(unit)
+            return unit
+        finally:
+            self.changed_by = 0
+            if WATCH.pending:
+                raise_pending()
+
+    @changes
+    def _submit_again(self, of: Unit, position: int, submit: Callable[..., Handle[Any]], *args: object) -> Unit:
+        """Submit an item of a chunk once more, as a unit of its own, and note it likewise."""
+        self.changed_by = get_ident()
+        try:
+            unit = Unit(submit(*args), 0)
+            self._expect(unit)
+            of.again[position] = unit
+            return unit
+        finally:
+            self.changed_by = 0
+            if WATCH.pending:
+                raise_pending()
 
     def _add_error(self, error: Exception) -> None:
+        """Put an error in the place of an item."""
+        self._sent += 1
         self._in_flight += 1
         self._line.append(error)
 
     def _expect(self, unit: Unit) -> None:
-        self._pending[task_of(unit.handle)] = unit
         self._arrivals.expect(unit.handle)
+        self._pending[task_of(unit.handle)] = unit
 
     # --- what came of it -----------------------------------------------------------------------
 
-    def _parts_of(self, unit: Unit) -> "list[list[Any] | Exception | Unit]":
+    def _parts_of(self, unit: Unit) -> list[Part]:
         """Say what came of a unit that has ended."""
         handle = unit.handle
         task = task_of(handle)
         if unit.items and handle.status is Status.SUCCEEDED:
             self._size.note(unit.items, handle.history[-1].run_s, len(task.value or b""))
         if unit.blocks is None:
+            raised = WATCH.raised
             try:
                 return [[handle.result()]]
-            except Exception as error:  # noqa: BLE001 - the task's
+            except BaseException as error:  # noqa: BLE001 - the task's, or a constructor of the user's
+                _let_ctrl_c_out(error, raised)
                 return [error]
         if handle.status is Status.SUCCEEDED:
             values, sealed, failures = cast("tuple[list[Any], list[int], dict[int, Ended]]", handle.result())
@@ -449,23 +511,23 @@ class Results(Generic[R]):
             return [cast("Exception", handle.error) for _ in range(unit.items)]
         return self._alone_again(unit)
 
-    def _pages(
-        self, unit: Unit, values: list[Any], sealed: list[int], failures: dict[int, Ended]
-    ) -> "list[list[Any] | Exception | Unit]":
+    def _pages(self, unit: Unit, values: list[Any], sealed: list[int], failures: dict[int, Ended]) -> list[Part]:
         """Take the results of a chunk apart where an item failed."""
-        instead: dict[int, Exception | Unit] = {}
+        instead: dict[int, BaseException | Unit] = {}
         for position in sealed:
+            raised = WATCH.raised
             try:
-                values[position] = loads(values[position])
-            except Exception as error:  # noqa: BLE001 - a constructor of the user's
+                values[position] = loads_once(values[position])
+            except BaseException as error:  # noqa: BLE001 - a constructor of the user's
+                _let_ctrl_c_out(error, raised)
                 instead[position] = error
         if failures:
             items = self._items_of(unit)
             for position, ended in failures.items():
-                instead[position] = self._go_on(unit, items[position], ended)
+                instead[position] = self._go_on(unit, position, items[position], ended)
         if not instead:
             return [values]
-        parts: list[list[Any] | Exception | Unit] = []
+        parts: list[Part] = []
         start = 0
         for position in sorted(instead):
             if start < position:
@@ -476,38 +538,41 @@ class Results(Generic[R]):
             parts.append(values[start:])
         return parts
 
-    def _go_on(self, unit: Unit, item: "bytes | tuple[Any, ...]", ended: Ended) -> Exception | Unit:
+    def _go_on(
+        self, unit: Unit, position: int, item: "bytes | tuple[Any, ...]", ended: Ended
+    ) -> BaseException | Unit:  # fmt: skip
         """Make a task of an item that failed in a chunk, which was its first attempt."""
+        if position in unit.again:  # an interrupt came after it
+            return unit.again[position]
         record = unit.handle.history[-1]
         ended.started_at, ended.ended_at = record.started_at, record.ended_at
         ended.pid, ended.peak_rss_bytes = record.pid, record.peak_rss_bytes
+        submit = self._queue._submit_begun  # noqa: SLF001 - its own
         try:
-            again = Unit(self._queue._submit_begun(self._fn, self._loaded(item), ended), 0)  # noqa: SLF001 - its own
+            return self._submit_again(unit, position, submit, self._fn, self._loaded(item), ended)
         except (QueueClosedError, EngineError, InternalError):  # it is not tried again, and ended as it did
             task = Task(unit.handle.id, unit.handle.type, b"", Options({}))
             task.failures = 1
-            return cast("Exception", error_of_attempt(task, ended))
+            return error_of_attempt(task, ended)
         except Exception as error:  # noqa: BLE001 - a refusal
             return error
-        self._expect(again)
-        return again
 
-    def _alone_again(self, unit: Unit) -> "list[list[Any] | Exception | Unit]":
+    def _alone_again(self, unit: Unit) -> list[Part]:
         """Make a task of each item of a chunk that ended badly: nobody knows which was to blame."""
         # Not a dead letter: none of the items is given up.
         with self._supervisor.lock:
-            self._supervisor.scheduler.purge([task_of(unit.handle)])
-        parts: list[list[Any] | Exception | Unit] = []
-        for item in self._items_of(unit):
+            self._supervisor.purge([task_of(unit.handle)])
+        parts: list[Part] = []
+        for position, item in enumerate(self._items_of(unit)):
+            if position in unit.again:  # an interrupt came after it
+                parts.append(unit.again[position])
+                continue
             try:
-                again = Unit(self._queue.submit(self._fn, *self._loaded(item)), 0)
+                parts.append(self._submit_again(unit, position, self._queue.submit, self._fn, *self._loaded(item)))
             except (QueueClosedError, EngineError, InternalError):
                 parts.append(cast("Exception", unit.handle.error))
             except Exception as error:  # noqa: BLE001 - a refusal
                 parts.append(error)
-            else:
-                self._expect(again)
-                parts.append(again)
         return parts
 
     def _items_of(self, unit: Unit) -> list[Any]:
@@ -527,7 +592,8 @@ class Results(Generic[R]):
         """Cancel what was not taken, and read no more items."""
         self._source.close()
         self._page = iter(())
-        self._page_items = self._in_flight = 0
+        self._page_items = self._in_flight = self._sent = 0
+        self._unsent = []
         self._line.clear()
         self._input_error = None
         for unit in reversed(self._pending.values()):
@@ -542,10 +608,23 @@ class Results(Generic[R]):
             self._supervisor.cancel_later(list(pending))
 
 
+def _let_ctrl_c_out(error: BaseException, raised: int) -> None:
+    """Raise an error that befell the rebuilding of a result, if it is an interrupt: it will be done once more.
+
+    Anything else, though it be no `Exception`, is what came of the item, and would come each time.
+
+    Args:
+        error: What was raised.
+        raised: How many interrupts there had been before.
+    """
+    if WATCH.raised != raised and not isinstance(error, Exception):
+        raise error
+
+
 def _again(error: Exception) -> Exception:
     """Return an error like another, for one that is raised several times needs several tracebacks."""
     try:
-        return cast("Exception", loads(dumps(error)))
+        return cast("Exception", loads(dumps_whole(error)))
     except Exception:  # noqa: BLE001 - the user's; then the same one has to do
         return error
 
@@ -567,13 +646,15 @@ def alone_because(fn: object, supervisor: Supervisor) -> str:
     return ""
 
 
-def chunks_of(fn: Any) -> "tuple[bytes, Options] | None":  # noqa: ANN401 - a function or a task function
+def chunks_of(fn: Any) -> "tuple[Payload, Options] | None":  # noqa: ANN401 - a function or a task function
     """Pickle the function for chunks, and make their options; None if it has to go with each item."""
     is_task = isinstance(fn, TaskFunction)
     try:
         type_name = fn.type if is_task else type_of(fn)
         data, inputs = dump_part(fn)
     except (NotPicklable, UsageError):  # whoever submits it says why
+        return None
+    if isinstance(data, Parcel) and data.buffers:  # each chunk would take them along
         return None
     priority = fn.options.priority if is_task else 0
     return None if inputs else (data, Options({"type": type_name, "priority": priority}))

@@ -9,6 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final, Literal
 
+    from procq.parcel import Payload
+
     Outcome = Literal["ok", "error", "timeout", "crash", "memory", "lost", "cancelled", "interrupted"]
 
 #: Every way an attempt can end.
@@ -52,7 +54,7 @@ class Ended:
         started_at: float,
         ended_at: float,
         *,
-        value: bytes | None = None,
+        value: "Payload | None" = None,
         error_types: tuple[str, ...] = (),
         message: str = "",
         traceback: str = "",

@@ -17,19 +17,29 @@ than half of the cost of a tiny call (1.3 us to write, 1.0 us to read).
     0x80 ...                            one pickle: (function, args) or (function, args, kwargs)
     0x01, size (2 bytes, little-endian), pickled function, pickled args
     0x02, size (2 bytes, little-endian), pickled function, pickled (args, kwargs)
+
+Big buffers (arrays, say) stay beside their pickle (`Parcel`).  A call has them in memory of its own, since
+every attempt must see its arguments as they were submitted; a result needs that only where it is not sent
+at once.
 """
 
 # The C modules behind `pickle` and `threading`, which cost a new worker 4 of its 15 ms (H2).
+import copyreg
 import sys
-from _pickle import dumps as _pickle_dumps, loads as loads  # noqa: PLC0414 - exported
+from _pickle import PickleBuffer, dumps as _pickle_dumps, loads as _pickle_loads
 from _thread import _local
+from functools import partial
+
+from procq.parcel import BESIDE_BYTES, Parcel, copied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from functools import _lru_cache_wrapper
     from types import CodeType
-    from typing import Final
+    from typing import Any, Final
+
+    from procq.parcel import Payload, Share
 
 PROTOCOL = 5
 
@@ -58,8 +68,10 @@ class _Session(_local):
     #: While pickling: the objects standing for results and their numbers, by `id`, in order.
     #: None when no call is being pickled in this thread.
     found: "dict[int, tuple[int, object]] | None" = None
+    #: While pickling: the shared memory that it refers to.
+    shares: "Sequence[Share]" = ()
     #: While unpickling: the pickled results, by number.
-    inputs: "Sequence[bytes]" = ()
+    inputs: "Sequence[Payload]" = ()
 
 
 _SESSION = _Session()
@@ -116,7 +128,7 @@ def _name_of(fn: "Callable[..., object]") -> _Name | None:
 
 def dump_call(
     fn: "Callable[..., object]", args: "tuple[object, ...]", kwargs: "Mapping[str, object]"
-) -> "tuple[bytes, list[object]]":
+) -> "tuple[Payload, list[object]]":
     """Pickle a call in the caller's thread.
 
     Returns:
@@ -130,15 +142,19 @@ def dump_call(
         return dump_part((fn, args, kwargs) if kwargs else (fn, args))
     if kwargs:
         data, found = dump_part((args, kwargs))
-        return b"".join((bytes([_BY_NAME_WITH_KEYWORDS]), name.head[1:], data)), found
+        return _behind(bytes([_BY_NAME_WITH_KEYWORDS]) + name.head[1:], data), found
     for value in args:
         if type(value) not in PLAIN:
             data, found = dump_part(args)
-            return name.head + data, found
+            return _behind(name.head, data), found
     return name.head + _pickle_dumps(args, PROTOCOL), []
 
 
-def dump_part(value: object) -> "tuple[bytes, list[object]]":
+def _behind(head: bytes, data: "Payload") -> "Payload":
+    return data.behind(head) if isinstance(data, Parcel) else head + data
+
+
+def dump_part(value: object) -> "tuple[Payload, list[object]]":
     """Pickle a part of a call, as `dump_call` does the whole.
 
     Raises:
@@ -146,18 +162,38 @@ def dump_part(value: object) -> "tuple[bytes, list[object]]":
     """
     found: dict[int, tuple[int, object]] = {}
     # Pickling runs users' code, which may pickle another call: what was there comes back.
-    before, _SESSION.found = _SESSION.found, found
+    before = _SESSION.found, _SESSION.shares
+    _SESSION.found, _SESSION.shares = found, ()
     try:
-        data = dumps(value, before_second_try=found.clear)
+        # Clearing no shares: to keep one too many alive does no harm.
+        data = copied(dumps(value, before_second_try=found.clear))
+        shares = _SESSION.shares
     finally:
-        _SESSION.found = before
+        _SESSION.found, _SESSION.shares = before
+    if shares:
+        data = Parcel(data.data, data.buffers, shares) if isinstance(data, Parcel) else Parcel(data, (), shares)
     return data, [standin for _, standin in found.values()]
 
 
+def take_along(*shares: "Share") -> bool:
+    """Have the call that is being pickled keep shared memory alive; False: none is being pickled."""
+    if _SESSION.found is None:
+        return False
+    _SESSION.shares = (*_SESSION.shares, *shares)
+    return True
+
+
+#: In a worker: what gets the descriptor of shared memory by its key.
+fetch_shared: "Callable[[int], int] | None" = None
+
+
 def load_call(
-    data: bytes, inputs: "Sequence[bytes]"
+    data: "Payload", inputs: "Sequence[Payload]"
 ) -> "tuple[Callable[..., object], tuple[object, ...], dict[str, object]]":
-    """Unpickle a call, with the pickled results of its dependencies in their places."""
+    """Unpickle a call, with the pickled results of its dependencies in their places.
+
+    What it gives uses up the buffers that stand beside: another time they may have been written to.
+    """
     if not inputs:
         return _load_call(data)
     before, _SESSION.inputs = _SESSION.inputs, inputs
@@ -167,11 +203,16 @@ def load_call(
         _SESSION.inputs = before
 
 
-def _load_call(data: bytes) -> "tuple[Callable[..., object], tuple[object, ...], dict[str, object]]":
+def _load_call(call: "Payload") -> "tuple[Callable[..., object], tuple[object, ...], dict[str, object]]":
     """Unpickle a call whose inputs are known, if it has any."""
+    buffers: Sequence[memoryview] = ()
+    if isinstance(call, Parcel):
+        data, buffers = call.data, call.buffers
+    else:
+        data = call
     kind = data[0]
     if kind > _BY_NAME_WITH_KEYWORDS:
-        fn, args, *rest = loads(data)
+        fn, args, *rest = _pickle_loads(data, buffers=buffers)
         return fn, args, rest[0] if rest else {}
     end = 3 + data[1] + (data[2] << 8)
     key = bytes(data[3:end])
@@ -179,14 +220,14 @@ def _load_call(data: bytes) -> "tuple[Callable[..., object], tuple[object, ...],
     if known is not None and known.leads_to_it():
         fn = known.fn
     else:
-        fn = loads(key)
+        fn = _pickle_loads(key)
         name = _name_of(fn)
         if name is not None:
             if len(_named) >= _NAMES_MAX:
                 _named.clear()
             _named[key] = name
     # Not a slice of bytes, which would copy a big payload.
-    rest = loads(data[end:] if len(data) < _SMALL_BYTES else memoryview(data)[end:])
+    rest = _pickle_loads(data[end:] if len(data) < _SMALL_BYTES else memoryview(data)[end:], buffers=buffers)
     return (fn, rest, {}) if kind == _BY_NAME else (fn, *rest)
 
 
@@ -207,7 +248,21 @@ def _result_of(number: int) -> object:
             "an argument is the result of a task that did not succeed; a task that runs all the same (run_if) "
             "must not take its result: name it in depends_on"
         )
-    return loads(data)
+    return loads_once(data)
+
+
+def _reduce_parcel(parcel: Parcel) -> "tuple[Callable[..., Parcel], tuple[Any, ...]]":
+    """Reduce a parcel that is part of another, as in a chunk: what stands beside it stands beside that one."""
+    take_along(*parcel.shares)
+    return _parcel, (bytes(parcel.data), [PickleBuffer(buffer) for buffer in parcel.buffers])
+
+
+def _parcel(data: bytes, buffers: "Sequence[memoryview]") -> Parcel:
+    """Rebuild a parcel; called by pickle."""
+    return Parcel(data, [memoryview(buffer) for buffer in buffers])
+
+
+copyreg.pickle(Parcel, _reduce_parcel)
 
 
 def same(value: object) -> object:
@@ -215,14 +270,43 @@ def same(value: object) -> object:
     return value
 
 
-def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = None) -> bytes:
-    """Pickle anything that pickle or cloudpickle can.
+def loads(data: "Payload") -> "Any":  # noqa: ANN401 - as `pickle.loads`
+    """Unpickle what may be unpickled again."""
+    return loads_once(copied(data))
+
+
+def loads_once(data: "Payload") -> "Any":  # noqa: ANN401 - as `pickle.loads`
+    """Unpickle what nobody unpickles again: what it gives may write into the buffers that stand beside."""
+    if isinstance(data, Parcel):
+        return _pickle_loads(data.data, buffers=data.buffers)
+    return _pickle_loads(data)
+
+
+def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = None) -> "Payload":
+    """Pickle anything that pickle or cloudpickle can; big buffers stay where they are, beside the pickle.
 
     Raises:
         NotPicklable: Neither can; its cause is the error of the last try.
     """
+    if type(value) in PLAIN:
+        return _pickle_dumps(value, PROTOCOL)
+    buffers: list[memoryview] = []
+    data = _dump(value, partial(_put_in, buffers), (buffers.clear, before_second_try))
+    return Parcel(data, buffers) if buffers else data
+
+
+def dumps_whole(value: object) -> bytes:
+    """Pickle as `dumps` does, but all into one piece."""
+    return _dump(value, None, ())
+
+
+def _dump(
+    value: object,
+    put_in: "Callable[[PickleBuffer], bool] | None",
+    before_second_try: "Sequence[Callable[[], None] | None]",
+) -> bytes:
     try:
-        data = _pickle_dumps(value, PROTOCOL)
+        data = _pickle_dumps(value, PROTOCOL, buffer_callback=put_in)
     except Exception:  # noqa: BLE001, S110 - any error of a user's __reduce__ leads to the second try
         pass
     else:
@@ -230,15 +314,28 @@ def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = Non
         # A false hit (the text in a string) only costs the slower way.
         if b"__main__" not in data:
             return data
-    if before_second_try is not None:
-        before_second_try()
+    for prepare in before_second_try:
+        if prepare is not None:
+            prepare()
     try:
-        return _dump_by_value(value)
+        return _dump_by_value(value, put_in)
     except Exception as error:
         raise NotPicklable(str(error)) from error
 
 
-def _dump_by_value(value: object) -> bytes:
+def _put_in(beside: "list[memoryview]", buffer: "PickleBuffer") -> bool:
+    """Say whether a buffer is to be put into the pickle; else it goes to those beside it."""
+    try:
+        view = buffer.raw()
+    except BufferError:  # in pieces: pickle has its own words for that
+        return True
+    if len(view) < BESIDE_BYTES:
+        return True
+    beside.append(view)
+    return False
+
+
+def _dump_by_value(value: object, put_in: "Callable[[PickleBuffer], bool] | None") -> bytes:
     """Pickle with cloudpickle, which takes along what cannot be imported."""
     from collections import ChainMap  # noqa: PLC0415
     from functools import lru_cache  # noqa: PLC0415
@@ -253,7 +350,7 @@ def _dump_by_value(value: object) -> bytes:
         )
 
     buffer = BytesIO()
-    Pickler(buffer, PROTOCOL).dump(value)
+    Pickler(buffer, PROTOCOL, put_in).dump(value)
     return buffer.getvalue()
 
 

@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -36,6 +37,7 @@ from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.log import WARNING, Logger
 from procq.outcome import Ended
+from procq.parcel import Payload
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
@@ -228,7 +230,12 @@ class Queue:
         return self
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:  # Ctrl-C waits until it has started, and then there would be no `__exit__`
+            if self._supervisor.opened:
+                self.shutdown(mode="kill")
+            raise
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -305,7 +312,7 @@ class Queue:
         """
         self.workers = count(workers, field="workers", least=1)
         with self._supervisor.lock:
-            self._supervisor.engine.resize(workers)
+            self._supervisor.resize(workers)
 
     # --- submitting ----------------------------------------------------------------------------
 
@@ -418,7 +425,7 @@ class Queue:
                 supervisor.check_usable()
                 new, handles = self._tasks_of(drafts)
                 if new:
-                    supervisor.submit(new)
+                    supervisor.submit(new, partial(by_spec.update, handles))
             finally:
                 supervisor.let_in()
             by_spec.update(handles)
@@ -671,7 +678,7 @@ class Queue:
         """
         which = self._filtered(which)
         with self._supervisor.lock:
-            return self._supervisor.scheduler.purge(self._select(which))
+            return self._supervisor.purge(self._select(which))
 
     def _filtered(self, which: Any) -> Any:  # noqa: ANN401 - what `replay` and `purge` take
         """Turn a function of a dead letter into the ids it chooses; it is the user's, and runs without the lock."""
@@ -769,7 +776,7 @@ def _checked_byte_bound(value: object) -> int | Callable[[], int] | None:
     return None if value is None else size_bytes(cast("Size", value), field="max_pending_bytes")
 
 
-def _pickled_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> bytes:
+def _pickled_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> Payload:
     if initializer is None:
         return b""
     name = type_of(initializer)

@@ -30,9 +30,10 @@ from procq.errors import (
     UsageError,
     WorkerStartError,
 )
-from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
+from procq.interrupts import WATCH, changes, raise_pending, shielded, unwatch, waits, watch
 from procq.log import DEBUG, ERROR, Logger
 from procq.outcome import Ended
+from procq.parcel import Payload
 
 logger = Logger(__name__)
 
@@ -81,6 +82,8 @@ class Supervisor:
         self.orphans: deque[Task] = deque()
         #: tasks to be cancelled, noted by a `__del__` without the lock
         self._to_cancel: deque[Task] = deque()
+        #: listeners to be taken back, likewise
+        self._to_unlisten: deque[tuple[Task, Listener]] = deque()
         #: False for ever once work is refused: `check_usable` says why
         self._accepts = True
         #: set in a forked child, where the workers belong to somebody else
@@ -100,7 +103,8 @@ class Supervisor:
         #: callers that wait for room, longest first
         self._queue_for_room: deque[threading.Lock] = deque()
         self._opened = False
-        self._is_watched = False
+        #: the thread that opens the queue now; 0: none does
+        self._opening_by = 0
         self._paused = False
         self._mode: Mode | None = None
         self._deadline: float | None = None
@@ -139,23 +143,34 @@ class Supervisor:
         """Whether a shutdown has begun."""
         return self._mode is not None
 
+    @changes
     def open(self) -> None:
-        """Start running what is ready."""
+        """Start running what is ready.
+
+        Ctrl-C waits until it has been done.  A handler of the program's own that raises undoes
+        it, if the engine was not open yet; after that it is done, but for what `_begin` does,
+        which a second call makes up for.
+        """
         self.check_usable()
-        begun = False
+        is_first = is_open = False
+        watch(self)  # before anything else: now Ctrl-C is ours
         try:
             with self.lock:
-                if self._opened:
-                    return
-                self._opened = begun = True
-            self.engine.open(self)
-            self._is_watched = True
-            watch()
-        except BaseException:
-            if begun:
-                self._opened = False  # it may be tried again
-            raise
-        self._begin()
+                if not self._opened:
+                    self._opened = is_first = True
+                    self._opening_by = get_ident()
+            if is_first:
+                self.engine.open(self)
+            is_open = True
+            self._begin()
+        finally:
+            if is_first:
+                self._opening_by = 0
+                self._opened = is_open  # else it may be tried again
+            if not self._opened or self._all_closed.is_set():
+                unwatch(self)
+            if WATCH.pending:
+                raise_pending()
 
     @changes
     def _begin(self) -> None:
@@ -205,10 +220,7 @@ class Supervisor:
         # Not `wake`: Ctrl-C amid an earlier one may have left the loop asleep and taken for awake.
         self.engine.alarm()
         self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
-        with self.lock:
-            is_watched, self._is_watched = self._is_watched, False
-        if is_watched:
-            unwatch()
+        unwatch(self)  # here too: in the main thread it has more effect
         if self._last_thread is not None:
             self._last_thread.join()
         for thread in (self.callbacks, self.log_thread):
@@ -247,6 +259,7 @@ class Supervisor:
         self.abandoned = True
         self._accepts = False
         self.engine.alarm()
+        unwatch(self)
 
     @changes
     def look_out(self, task: Task) -> bool:
@@ -353,8 +366,13 @@ class Supervisor:
     # --- submitting ----------------------------------------------------------------------------
 
     @changes
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Accept tasks, and start what can start in the caller's thread; the lock is held."""
+    def submit(self, tasks: Sequence[Task], note: Callable[[], object] | None = None) -> None:
+        """Accept tasks, and start what can start in the caller's thread; the lock is held.
+
+        Args:
+            tasks: All of them, or none, are accepted.
+            note: Called then, before an interrupt may come.
+        """
         # As a `with` would do it, which takes as long as all the rest of it.
         change = self._change
         if change.by:
@@ -362,6 +380,8 @@ class Supervisor:
         change.by = get_ident()
         try:
             self._submit(tasks)
+            if note is not None:
+                note()
         except BaseException as error:
             change.__exit__(type(error), error, None)
             raise
@@ -433,6 +453,7 @@ class Supervisor:
             raise
         self._queue_for_room.remove(turn)  # the next one is let in once this task is accepted, or refused
 
+    @waits
     def _wait_in_turn(self, turn: threading.Lock, size: int, timeout_s: float | None) -> None:
         ends_at = None if timeout_s is None else self.engine.now() + timeout_s
         while self._is_full(size):
@@ -449,8 +470,15 @@ class Supervisor:
                 elif ends_at is None:
                     raise QueueFullError(f"{self._bound()}, and nothing that could run would make room")
             finally:
-                self.lock.acquire()
+                self._lock_again()
+            if WATCH.pending:
+                raise_pending()
         self.check_usable()
+
+    @shielded
+    def _lock_again(self) -> None:
+        """Take the lock, which whoever called will give back: to raise before would give back another's."""
+        self.lock.acquire()
 
     def _is_full(self, size: int) -> bool:
         scheduler = self.scheduler
@@ -599,6 +627,18 @@ class Supervisor:
             self._turn(self.engine.now())
             self.engine.wake()
 
+    @changes
+    def purge(self, tasks: Iterable[Task]) -> int:
+        """Drop the dead letters of tasks for good; the lock is held.  Returns how many there were."""
+        with self._change:
+            return self.scheduler.purge(tasks)
+
+    @changes
+    def resize(self, workers: int) -> None:
+        """Change how many workers there may be (contract H1); the lock is held."""
+        with self._change:
+            self.engine.resize(workers)
+
     # --- what the engine reports (procq.engine.protocol.Host) ------------------------------------
 
     def began(self, attempt: Attempt, at: float) -> None:
@@ -617,7 +657,7 @@ class Supervisor:
             self.progress.pop(task.seq, None)
         self.scheduler.end(task, fence, ended, ended.ended_at)
 
-    def succeeded(self, attempt: Attempt, fence: int, value: bytes, run: Run) -> None:
+    def succeeded(self, attempt: Attempt, fence: int, value: Payload, run: Run) -> None:
         """An attempt has returned."""
         if self.progress:
             self.progress.pop(attempt.seq, None)
@@ -660,6 +700,8 @@ class Supervisor:
             self._disown_orphans()
         while self._to_cancel:
             self._cancel(self._to_cancel.popleft(), now)
+        while self._to_unlisten:
+            self.unlisten(*self._to_unlisten.popleft())
         scheduler.advance(now)
         if self.abandoned and self._mode != "kill":
             self._mode = "kill"
@@ -731,6 +773,7 @@ class Supervisor:
         if not self.engine.manual:
             self._last_thread = threading.current_thread()
         self._all_closed.set()
+        unwatch(self)
 
     # --- telling the waiting ---------------------------------------------------------------------
 
@@ -755,6 +798,10 @@ class Supervisor:
         """Take a listener back; the lock is held.  Not there is fine."""
         if task.listeners is not None and listener in task.listeners:
             task.listeners.remove(listener)
+
+    def unlisten_later(self, task: Task, listener: Listener) -> None:
+        """Take a listener back in the next turn; takes no lock, so that `__del__` may call it anywhere."""
+        self._to_unlisten.append((task, listener))
 
     def _settle(self) -> None:
         """Tell everybody who waits for what has ended."""
@@ -803,7 +850,8 @@ class Supervisor:
     @property
     def changed_by(self) -> int:
         """The thread that changes the state now, or was broken off amid that; 0: none."""
-        return self._change.by
+        me = get_ident()
+        return me if self._opening_by == me else self._change.by
 
     def waiting(self) -> int:
         """Return how many tasks wait; the lock need not be held for a rough answer."""
@@ -973,6 +1021,7 @@ def _mark_forked() -> None:
     for supervisor in _LIVE:
         supervisor.forked = True
         supervisor._accepts = False  # noqa: SLF001 - this module's own
+        unwatch(supervisor)
         # It may have been held when the process forked, by a thread that is not here.
         supervisor.lock = _LostLock()  # type: ignore[assignment]  # all that is left of it is to refuse
 

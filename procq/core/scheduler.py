@@ -26,6 +26,7 @@ from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
 from procq.core.task import CapturedRun, Cause, Run, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
 from procq.outcome import Ended
+from procq.parcel import Payload
 from procq.retry import Backoff
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
@@ -314,7 +315,7 @@ class Scheduler:
 
     # --- how attempts end ----------------------------------------------------------------------
 
-    def succeed(self, task: Task, fence: int, value: bytes | None, run: Run | CapturedRun, now: float) -> bool:
+    def succeed(self, task: Task, fence: int, value: Payload | None, run: Run | CapturedRun, now: float) -> bool:
         """Note that an attempt returned: `end` for the outcome "ok", and more.
 
         It may also be the next attempt of a task that was sent ahead: then it began and ended since

@@ -7,6 +7,7 @@ results are opaque bytes.  Slots, no dictionary: a queue may hold a million of t
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from procq.core.states import Status
+from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -145,7 +146,7 @@ class Task:
         self,
         id: str,  # noqa: A002 - the contract's name
         type: str,  # noqa: A002
-        payload: bytes,
+        payload: Payload,
         rules: Rules,
         *,
         depends_on: "Sequence[Task]" = (),
@@ -185,7 +186,7 @@ class Task:
         #: the attempt that succeeded
         self.ran: Run | CapturedRun | None = None
         #: the pickled result once SUCCEEDED
-        self.value: bytes | None = None
+        self.value: Payload | None = None
         #: what went wrong so far; None: nothing
         self.trouble: Trouble | None = None
         #: who waits for the end; opaque here

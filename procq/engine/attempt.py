@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Final
 
+    from procq.parcel import Payload
+
 #: Longer texts of an error lose their middle: they are kept with every attempt in the
 #: supervisor, and an error that quotes its input may be as long as the input (characters).
 TEXT_MAX: "Final" = 50_000
@@ -69,8 +71,8 @@ class Gate:
 
 
 def run(
-    call: bytes,
-    inputs: "Sequence[bytes]",
+    call: "Payload",
+    inputs: "Sequence[Payload]",
     *,
     clock: "Callable[[], float]" = time.monotonic,
     gate: Gate | None = None,
@@ -94,8 +96,8 @@ def run(
 
 
 def run_lean(
-    call: bytes, inputs: "Sequence[bytes]", clock: "Callable[[], float]", gate: Gate
-) -> "tuple[bytes, float, float] | Ended":
+    call: "Payload", inputs: "Sequence[Payload]", clock: "Callable[[], float]", gate: Gate
+) -> "tuple[Payload, float, float] | Ended":
     """Run one attempt as `run` does, but without an object for the report that nearly all are.
 
     Returns:
@@ -148,7 +150,7 @@ def run_lean(
 # --- the three endings -------------------------------------------------------------------------
 
 
-def _result(fn: object, value: object, started_at: float, ended_at: float) -> bytes | Ended:
+def _result(fn: object, value: object, started_at: float, ended_at: float) -> "Payload | Ended":
     """Pickle what a task returned; the report, if that cannot be."""
     try:
         return payload.dumps(value)
@@ -310,7 +312,7 @@ def clipped(text: str, limit: int = TEXT_MAX) -> str:
 def _pickled(error: BaseException) -> bytes | None:
     """Pickle an error; None if it would not come back as an error on the other side."""
     try:
-        data = payload.dumps(error)
+        data = payload.dumps_whole(error)
         return data if isinstance(payload.loads(data), BaseException) else None
     except BaseException:  # noqa: BLE001 - an error's __reduce__ and constructor are the task's code
         return None

@@ -10,13 +10,15 @@ that a worker does not have.
 import os
 
 from procq.engine import attempt
-from procq.payload import PLAIN, dumps, loads
+from procq.parcel import copied
+from procq.payload import PLAIN, dumps, loads, loads_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from procq.outcome import Ended
+    from procq.parcel import Payload
 
 
 class Done:
@@ -39,7 +41,7 @@ class Done:
     def seal(self, fn: object, value: object) -> None:
         """Take in a value that is pickled by itself, here and now: the function may change it later."""
         try:
-            data = dumps(value)
+            data = copied(dumps(value))
         except BaseException as error:  # a result's __reduce__ is the task's code too (D9)
             if hasattr(type(error), "ends_attempt"):
                 raise
@@ -54,7 +56,7 @@ class Done:
         self.values.append(None)
 
 
-def run(fn_data: bytes, blocks: "list[bytes | list[bytes]]", is_bare: bool) -> tuple[object, ...]:  # noqa: FBT001 - pickled
+def run(fn_data: "Payload", blocks: "list[bytes | list[bytes]]", is_bare: bool) -> tuple[object, ...]:  # noqa: FBT001 - pickled
     """Call a function with each item of a chunk; this is the call of the chunk's task.
 
     Args:
@@ -69,7 +71,7 @@ def run(fn_data: bytes, blocks: "list[bytes | list[bytes]]", is_bare: bool) -> t
     Raises:
         Exception: Something cannot be unpickled; then no item has begun.
     """
-    fn: Callable[..., object] = loads(fn_data)
+    fn: Callable[..., object] = loads_once(fn_data)
     loaded = [_loaded(block) for block in blocks]
     done = Done()
     _hook_fork()

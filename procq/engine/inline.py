@@ -27,6 +27,7 @@ from procq.engine.tail import Tail
 from procq.errors import UsageError, WorkerStartError
 from procq.inside import Context, Terminated, enter
 from procq.outcome import Ended, class_names
+from procq.parcel import copied
 from procq.units import Duration, seconds
 
 if TYPE_CHECKING:
@@ -382,13 +383,17 @@ class InlineEngine:
         if timeout_s is not None:
             run.ends_at = self.clock.now + timeout_s
         before = enter(InlineContext(self, attempt, run.ends_at))
-        inputs = [given.value or b"" for given in attempt.inputs]
+        # In memory of their own: nothing is sent away, and what the task writes must not be seen elsewhere (I1).
+        call = copied(attempt.payload)
+        inputs = [copied(given.value or b"") for given in attempt.inputs]
         output = _Output() if self._capture else None
         try:
             with contextlib.nullcontext() if output is None else output.redirected():
-                ended = attempts.run(attempt.payload, inputs, clock=self.now, gate=run.gate)
+                ended = attempts.run(call, inputs, clock=self.now, gate=run.gate)
         finally:
             enter(before)
+        if ended.value is not None:
+            ended.value = copied(ended.value)
         ended = self._judge(run, ended)
         if output is not None:
             ended.stdout, ended.stderr = output.texts()

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from procq.core.task import Run
 from procq.outcome import Ended
+from procq.parcel import Payload
 
 #: Why an attempt is stopped; also the outcome it then has, unless it finished first.
 StopReason = Literal["cancelled", "interrupted"]
@@ -20,7 +21,7 @@ class Input(Protocol):
     """A dependency that has succeeded."""
 
     @property
-    def value(self) -> bytes | None:
+    def value(self) -> Payload | None:
         """Its pickled result."""
 
 
@@ -52,7 +53,7 @@ class Attempt(Protocol):
         """How long it may run, in seconds."""
 
     @property
-    def payload(self) -> bytes:
+    def payload(self) -> Payload:
         """The pickled call."""
 
     @property
@@ -79,7 +80,7 @@ class Host(Protocol):
     def ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
         """An attempt has ended."""
 
-    def succeeded(self, attempt: Attempt, fence: int, value: bytes, run: Run) -> None:
+    def succeeded(self, attempt: Attempt, fence: int, value: Payload, run: Run) -> None:
         """An attempt has returned; one that was sent ahead may have begun since the host last heard of it."""
 
     def returned(self, attempt: Attempt) -> None:

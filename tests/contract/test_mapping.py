@@ -280,6 +280,79 @@ def test_D9_a_result_that_cannot_be_unpickled_is_told_in_its_place(driver: Drive
     assert isinstance(taken[1], RuntimeError)
 
 
+class Ending:
+    """A result that raises what is no `Exception` when it is rebuilt."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return end, (self.kind,)
+
+
+def end(kind: type[BaseException]) -> None:
+    raise kind
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_F2_a_result_whose_rebuilding_raises_no_exception_is_told_once_and_in_its_place(
+    driver: Driver,
+    kind: type[BaseException],
+    ordered: bool,  # noqa: FBT001
+    chunksize: int,
+) -> None:
+    def fn(number: int) -> object:
+        return Ending(kind) if number == 1 else number
+
+    results = driver.started().map(fn, range(3), chunksize=chunksize, ordered=ordered)
+
+    assert next(results) == 0
+    with pytest.raises(kind):
+        next(results)
+    assert list(results) == [2]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("chunksize", [1, 4, "auto"])
+def test_F2_what_was_read_before_an_input_raised_no_exception_is_not_lost(
+    driver: Driver,
+    kind: type[BaseException],
+    chunksize: Any,  # noqa: ANN401
+) -> None:
+    """It comes out at once, for it may be Ctrl-C; and the map goes on."""
+
+    class Input:
+        def __init__(self) -> None:
+            self.next = 0
+
+        def __iter__(self) -> "Input":
+            return self
+
+        def __next__(self) -> int:
+            self.next += 1
+            if self.next == 11:
+                raise kind
+            if self.next > 20:
+                raise StopIteration
+            return self.next
+
+    results = driver.started().map(tasks.echo, Input(), chunksize=chunksize, buffersize=8)
+    taken: list[object] = []
+    raised = 0
+    while True:
+        try:
+            taken.append(next(results))
+        except kind:
+            raised += 1
+        except StopIteration:
+            break
+
+    assert taken == [*range(1, 11), *range(12, 21)]
+    assert raised == 1
+
+
 def test_F2_no_item_sees_an_object_of_another(driver: Driver) -> None:
     shared: list[int] = []
 

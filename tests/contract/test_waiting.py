@@ -142,6 +142,21 @@ def test_F1_a_wait_that_was_given_up_leaves_nothing_behind(driver: Driver) -> No
     assert not handle._task.listeners
 
 
+def test_F1_as_completed_may_be_dropped_while_the_lock_is_held(driver: Driver) -> None:
+    """As the garbage collector may do it, amid a submit."""
+    queue = driver.started()
+    handle = queue.submit(procq.task(tasks.echo, delay=3600).spec(1))
+    queue.submit(tasks.echo).wait()
+    completed = as_completed([handle, queue.submit(tasks.echo)])
+    next(completed)
+
+    with queue._supervisor.lock:
+        del completed
+    queue.submit(tasks.echo).wait()  # the next turn takes back what it waited for
+
+    assert not handle._task.listeners
+
+
 # --- F2: as they come ---
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from procq import task
+from procq.parcel import Payload
 from procq.payload import NotPicklable, dump_call, dumps, load_call, loads, placeholder
 
 
@@ -26,7 +27,7 @@ def noted(*args: object) -> tuple[object, ...]:
     return args
 
 
-def called(data: bytes, *results: object) -> object:
+def called(data: Payload, *results: object) -> object:
     """Do what a worker does with a call and the results it takes."""
     fn, args, kwargs = load_call(data, [dumps(result) for result in results])
     return fn(*args, **kwargs)

@@ -96,7 +96,7 @@ def test_jobs_files_are_importable_in_the_worker(tmp_path: Path) -> None:
         ended = driver.report()
 
     assert ended.outcome == "ok", ended.message
-    assert ended.value is not None
+    assert isinstance(ended.value, bytes)
     assert ended.value.endswith(b"K*.")  # 42
 
 

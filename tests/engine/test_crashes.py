@@ -16,7 +16,7 @@ from tests.support.process_tasks import Gate
 
 from procq import Queue, Status, TaskResult, task
 from procq.engine.local import engine, wire
-from procq.errors import WorkerCrashed
+from procq.errors import AttemptTimeout, WorkerCrashed
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -365,6 +365,15 @@ def test_H5_a_worker_that_does_not_go_on_with_its_message_is_ended(size: int, mo
         assert "began a message and did not go on with it" in str(error)
         assert queue.submit(tasks.echo, 1).result(PATIENCE_S) == 1
         check_invariants(queue)
+
+
+def test_D5_half_a_log_record_is_no_report_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a task that logs without a pause there nearly always is one."""
+    monkeypatch.setattr(engine, "_TRANSFER_S", 3600.0)
+    head = wire._UP_HEAD.pack(wire._LOG, 20_000, 0)
+    with Queue(workers=1) as queue:
+        handle = queue.submit(task(tasks.send_up, timeout=0.3).spec(head + bytes(10_000)))
+        assert isinstance(handle.exception(PATIENCE_S), AttemptTimeout)
 
 
 def test_H5_a_message_may_take_its_time_as_long_as_it_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:

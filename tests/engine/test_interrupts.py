@@ -2,11 +2,15 @@
 
 import ast
 import inspect
+import signal
+import sys
+import threading
 from pathlib import Path
 
 import pytest
-from tests.support.leaks import wait_until
-from tests.support.looking import PATIENCE_S, run_file
+from tests.support.interrupting import Interrupter
+from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
+from tests.support.looking import PATIENCE_S, run_file, run_script
 from tests.support.process_tasks import Gate, pass_gate
 
 from procq import Queue, interrupts, task
@@ -33,8 +37,6 @@ def test_a_change_that_was_broken_off_ends_the_queue_at_once(tmp_path: Path) -> 
 
 
 def test_a_start_that_was_broken_off_can_be_shut_down_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading  # noqa: PLC0415
-
     start = threading.Thread.start
 
     def broken_off(thread: threading.Thread) -> None:
@@ -52,10 +54,203 @@ def test_a_start_that_was_broken_off_can_be_shut_down_and_not_repeated(monkeypat
     queue.shutdown(1)
 
 
+def loops() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "procq-supervisor"]
+
+
+STARTING = ("procq.queue", "procq.supervisor", "procq.interrupts", "procq.engine.local.engine")
+#: Where a handler that waits for nothing makes Python lose a descriptor or a lock before anybody has it.
+BELOW = ("procq.engine.local.loop", "threading")
+
+
+def is_undisturbed(queue: Queue, interrupter: Interrupter) -> bool:
+    """Start a queue; return whether the moment of the interrupt did not come."""
+    try:
+        with interrupter.watching():
+            queue.start()
+    except KeyboardInterrupt:
+        assert interrupter.done
+        return False
+    assert not interrupter.done
+    return True
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_C0_a_start_that_ctrl_c_came_into_is_done_or_undone() -> None:
+    """A second one opens no second loop."""
+    number = 0
+    while True:
+        queue = Queue(workers=1)
+        if is_undisturbed(queue, Interrupter(number, *STARTING, *BELOW)):
+            break
+        queue.start()
+        assert len(loops()) == 1
+        assert queue.submit(len, "abc").result(PATIENCE_S) == 3
+        assert queue.shutdown().drained
+        number += 1
+    queue.shutdown()
+
+    assert number > 10
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_C0_a_start_that_a_handler_of_the_program_s_own_raised_in_leaves_no_half() -> None:
+    """Such a handler waits for nothing: the start is undone or done, or the queue is over and says so."""
+    number = started = 0
+    while True:
+        queue = Queue(workers=1)
+        if is_undisturbed(queue, Interrupter(number, *STARTING, handler=signal.default_int_handler)):
+            break
+        try:
+            queue.start()
+            assert queue.submit(len, "abc").result(PATIENCE_S) == 3
+        except EngineError as error:
+            assert "interrupted" in str(error)  # noqa: PT017 - one of two ways to go on
+        else:
+            assert len(loops()) == 1
+            started += 1
+        queue.shutdown(1)
+        number += 1
+    queue.shutdown()
+
+    assert number > started > 5
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_G4_ctrl_c_as_a_with_begins_leaves_nothing() -> None:
+    number = 0
+    while True:
+        interrupter = Interrupter(number, "procq.supervisor")
+        try:
+            with interrupter.watching(), Queue(workers=1):
+                sys.settrace(None)
+        except KeyboardInterrupt:
+            assert not loops()
+        if not interrupter.done:
+            break
+        number += 1
+
+    assert number > 10
+
+
+def test_C6_ctrl_c_that_ends_a_wait_for_room_leaves_the_lock_alone() -> None:
+    """However it comes: here while the waiting thread takes the lock back."""
+    main = threading.get_ident()
+
+    def is_taking_it_back() -> bool:
+        return sys._current_frames()[main].f_code.co_name == "_lock_again"
+
+    def interrupt(supervisor: Supervisor) -> None:
+        assert wait_until(lambda: bool(supervisor._queue_for_room), PATIENCE_S)
+        with supervisor.lock:
+            supervisor._free_all_waiting()
+            assert wait_until(is_taking_it_back, PATIENCE_S)
+            signal.pthread_kill(main, signal.SIGINT)
+            assert wait_until(lambda: interrupts.WATCH.pending, PATIENCE_S)
+
+    with Queue(workers=1, max_pending=1) as queue:
+        queue.pause()
+        queue.submit(len, "abc")
+        other = threading.Thread(target=interrupt, args=(queue._supervisor,))
+        other.start()
+        with pytest.raises(KeyboardInterrupt):
+            queue.submit(len, "abc")
+        other.join()
+        queue.resume()
+        assert queue.submit(len, "abc").result(PATIENCE_S) == 3
+
+
+# --- whose handler it is ---
+
+
+_IS_OURS = """
+import os, signal, threading
+from procq import Queue
+
+def is_ours():
+    return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+
+def elsewhere(fn):
+    thread = threading.Thread(target=fn)
+    thread.start()
+    thread.join()
+
+queue = Queue(workers=1).start()
+assert is_ours()
+"""
+
+
+def told_by(script: str) -> str:
+    told = run_script(_IS_OURS + script)
+    assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+def test_G4_the_handler_goes_with_a_queue_that_is_dropped() -> None:
+    assert told_by("del queue; print(is_ours())") == "False\n"
+
+
+def test_G4_the_handler_stays_while_another_queue_is_open() -> None:
+    told = told_by("other = Queue().start(); del queue; print(is_ours()); other.shutdown(); print(is_ours())")
+
+    assert told == "True\nFalse\n"
+
+
+def test_G4_after_a_shutdown_elsewhere_the_handler_goes_with_the_first_interrupt() -> None:
+    """Only the main thread may take it away, and nothing of procq's runs there any more."""
+    script = """
+elsewhere(queue.shutdown)
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("raised", is_ours())
+"""
+
+    assert told_by(script) == "raised False\n"
+
+
+def test_G4_after_a_shutdown_elsewhere_another_here_takes_the_handler_away() -> None:
+    assert told_by("elsewhere(queue.shutdown); queue.shutdown(); print(is_ours())") == "False\n"
+
+
+def test_C7_a_forked_child_has_python_s_own_handler() -> None:
+    script = """
+if not os.fork():
+    print(is_ours(), flush=True)
+    os._exit(0)
+os.wait()
+queue.shutdown()
+"""
+
+    assert told_by(script) == "False\n"
+
+
+def test_G4_a_handler_of_the_program_s_own_is_left_alone() -> None:
+    script = """
+mine = lambda number, frame: None
+signal.signal(signal.SIGINT, mine)
+with Queue():
+    pass
+queue.shutdown()
+print(signal.getsignal(signal.SIGINT) is mine)
+"""
+
+    assert told_by(script) == "True\n"
+
+
+# --- storms ---
+
+
 _STORM = """
-import signal, threading, procq
+import signal, sys, threading, procq
 
 caught, sent = [], 0
+
+def lost(unraisable):  # within a `__del__`, where Python can only tell of it
+    if unraisable.exc_type is KeyboardInterrupt:
+        caught.append(0)
+
+sys.unraisablehook = lost
 
 def storm(over, main):
     global sent
@@ -96,6 +291,91 @@ def test_G4_ctrl_c_amid_a_change_waits_for_its_end(tmp_path: Path) -> None:
 
     assert told.returncode == 0, told.stderr
     assert int(told.stdout) >= 100
+
+
+_MAP_STORM = """
+import itertools, signal, sys, threading, procq
+from procq import as_completed
+
+caught = sent = 0
+over = threading.Event()
+
+def storm(main):
+    global sent
+    while not over.wait(0.0005):
+        if sent == caught:  # the one before has been dealt with
+            sent += 1
+            signal.pthread_kill(main, signal.SIGINT)
+
+def lost(unraisable):  # within a `__del__`, where Python can only tell of it
+    global caught
+    caught += unraisable.exc_type is KeyboardInterrupt
+
+sys.unraisablehook = lost
+
+def take(results):
+    global caught
+    while True:
+        try:
+            for result in results:
+                yield_to.append(result)
+            return
+        except KeyboardInterrupt:
+            caught += 1
+
+def begun(begin):
+    global caught
+    while True:
+        try:
+            return begin()
+        except KeyboardInterrupt:
+            caught += 1
+
+def work(number):
+    if number % 100 == 99:
+        raise LookupError(number)
+    return {number} if number % 10 == 0 else number
+
+def safe(number):
+    try:
+        return work(number)
+    except LookupError as error:
+        return error.args[0]
+
+with procq.Queue(workers=2) as queue:
+    thread = threading.Thread(target=storm, args=(threading.get_ident(),))
+    thread.start()
+    for chunksize, ordered in itertools.product(("auto", 1, 16), (True, False)):
+        yield_to = []
+        numbers = range(300 if chunksize == 1 else 3000)
+        take(begun(lambda: queue.map(safe, iter(numbers), chunksize=chunksize, ordered=ordered, buffersize=64)))
+        expected = [safe(number) for number in numbers]
+        if not ordered:
+            yield_to.sort(key=repr)
+            expected.sort(key=repr)
+        if yield_to != expected:
+            begun(lambda: print("lost", chunksize, ordered, len(yield_to), len(expected)))
+    handles = []
+    while len(handles) < 300:
+        begun(lambda: handles.append(queue.submit(len, "abc")))
+    yield_to = []
+    take(begun(lambda: as_completed(handles)))
+    if len(set(yield_to)) != len(handles) or len(yield_to) != len(handles):
+        begun(lambda: print("lost of as_completed", len(yield_to), len(handles)))
+    begun(over.set)
+    begun(thread.join)
+    while caught < sent:
+        begun(lambda: queue.submit(len, "abc").result())
+print(caught)
+"""
+
+
+def test_F2_ctrl_c_while_a_map_waits_loses_nothing(tmp_path: Path) -> None:
+    """A program that catches it goes on with the iterator it has."""
+    told = run_file(tmp_path / "storm.py", _MAP_STORM)
+
+    assert told.returncode == 0, told.stderr
+    assert int(told.stdout) >= 100, told.stdout
 
 
 def test_every_method_that_makes_a_change_is_kept_from_interrupts() -> None:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from tests.support.frames import as_object, in_one, pack_result, the_task, the_tasks
+from tests.support.frames import as_bytes, as_object, in_one, pack_result, the_task, the_tasks
 from tests.support.leaks import no_leaks  # noqa: F401 - a fixture
 
 from procq.engine.local import transport, wire
 from procq.engine.local.transport import Channel, WorkerEnd, above_standard_streams
 from procq.inside import Terminated
+from procq.parcel import Parcel
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -134,13 +135,37 @@ def test_a_result_of_any_size_arrives_as_bytes(pair: Pair, size: int) -> None:
     assert not pair.channel.receiving
 
 
+@pytest.mark.parametrize("size", [1, wire.PIECE_MAX, 100_000, 3_000_001])
+def test_buffers_of_any_size_arrive_writable_in_memory_of_their_own(pair: Pair, size: int) -> None:
+    parcel = Parcel(b"pickle", [memoryview(pattern(size)), memoryview(pattern(2 * size))])
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(pair.end.receive)
+        pair.channel.send(wire.pack_task(1, 1, 1, None, "id", parcel, [b"input", parcel]))
+        pair.flush()
+        task = the_task(received.result(PATIENCE_S))
+        pool.submit(pair.end.send, pack_result(1))
+        pool.submit(pair.end.send, wire.pack_success(2, 1, parcel, 1.0, 2.0, 0.5, 7))
+        pool.submit(pair.end.send, pack_result(3))
+        reports = [pair.receive() for _ in range(3)]
+
+    values = [report.ended.value for report in reports if isinstance(report, wire.Report)]
+    assert (task.call, task.inputs) == (parcel, [b"input", parcel])
+    assert values == [b"value", parcel, b"value"]
+    buffers = [
+        buffer for each in (task.call, task.inputs[1], values[1]) if isinstance(each, Parcel) for buffer in each.buffers
+    ]
+    for buffer in buffers:
+        buffer[:1] = b"!"
+    assert len({id(buffer.obj) for buffer in buffers}) == len(buffers) == 6
+
+
 def test_big_and_small_messages_keep_their_order_both_ways(pair: Pair) -> None:
     sizes = [10, 300_000, 10, 70_000, 3_000_000, 0, 10, 70_000]
 
     def serve() -> None:
         for _ in sizes:
             task = the_task(pair.end.receive())
-            pair.end.send(pack_result(task.seq, bytes(task.call)))
+            pair.end.send(pack_result(task.seq, as_bytes(task.call)))
             pair.end.send_if_room(wire.pack_progress(task.seq, 1, 1.0, 1.0))
 
     reports: list[wire.Report] = []
@@ -171,7 +196,7 @@ def test_a_body_in_pieces_arrives_in_theirs(pair: Pair) -> None:
         pair.flush()
         task = the_task(received.result(PATIENCE_S))
 
-    assert (bytes(task.call), [bytes(one) for one in task.inputs]) == (b"call", inputs)
+    assert (as_bytes(task.call), [as_bytes(one) for one in task.inputs]) == (b"call", inputs)
 
 
 @pytest.mark.parametrize("count", [1, 2, 16])

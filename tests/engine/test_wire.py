@@ -9,6 +9,7 @@ from tests.support.frames import as_object, in_one, read_up, the_task, the_tasks
 
 from procq.engine.local import wire
 from procq.outcome import Ended
+from procq.parcel import Parcel, Payload
 
 PAIRS = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 #: With lone surrogates, which paths that are not UTF-8 are full of.
@@ -16,6 +17,7 @@ TEXTS = st.text(st.characters(codec=None), max_size=20)
 #: Texts of errors lose lone surrogates and the line ends that Python alone knows.
 PLAIN = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=20)
 BIG = bytes(wire.PACKET_MAX + 1)
+PARCEL = Parcel(b"pickle", [memoryview(bytes(range(256)) * 300), memoryview(bytearray(70_000))])
 RECORD: dict[str, object] = {
     "name": "a.b", "levelno": 30, "levelname": "WARNING", "message": "m", "pathname": "/a.py", "lineno": 3,
     "funcName": "f", "created": 1.5, "process": 7, "processName": "P", "thread": 8, "threadName": "T", "taskName": None,
@@ -33,9 +35,25 @@ def packed(*args: Any, **kwargs: Any) -> bytes:  # noqa: ANN401 - those of `pack
     return frame
 
 
-def joined(frame: wire.Frame) -> tuple[bytes, bytes | None]:
-    """Bring a frame down to where its decoder is: a packet, or head and body."""
-    return (frame, None) if isinstance(frame, bytes) else (frame[0], b"".join(frame[1:]))
+def joined(frame: wire.Frame) -> tuple[Any, ...]:
+    """Bring a frame down to where its decoder is: a packet, or head, body and buffers."""
+    if isinstance(frame, bytes):
+        return (frame,)
+    announcement, head, *pieces = frame
+    bulk = wire.unpack_down(announcement)
+    assert isinstance(bulk, wire.Bulk)
+    assert bulk.head_size == len(head)
+    rest, sizes = wire.split_head(bulk, head)
+    stream = memoryview(b"".join(pieces))
+    body, stream = stream[: bulk.body_size], stream[bulk.body_size :]
+    buffers: list[list[memoryview]] = []
+    for several in sizes:
+        buffers.append([])
+        for size in several:
+            buffers[-1].append(stream[:size])
+            stream = stream[size:]
+    assert not stream
+    return rest, body, buffers
 
 
 def unpacked(data: bytes) -> list[wire.UpMessage]:
@@ -49,7 +67,8 @@ def the_message(frame: wire.Frame) -> wire.OtherMessage:
     """Read one frame of a worker, in the stream; a big one also as it is read apart from it."""
     (message,) = read_up(in_one(frame))
     if isinstance(frame, list):
-        assert type(as_object(wire.unpack_frame(frame[0], frame[1]))) is type(message)
+        head, body, *buffers = frame
+        assert type(as_object(wire.unpack_frame(head, bytes(body), list(map(memoryview, buffers))))) is type(message)  # type: ignore[arg-type]
     return message
 
 
@@ -168,9 +187,47 @@ def test_a_success_survives(
     assert isinstance(frame, list) is big
     assert unpacked(in_one(frame)) == [success]
     if isinstance(frame, list):
-        message = wire.unpack_frame(*frame)
+        message = wire.unpack_frame(*frame)  # type: ignore[arg-type]
         assert message == success
         assert message[2] is frame[1], "the value is not copied"
+
+
+def test_what_stands_beside_a_pickle_survives() -> None:
+    small = Parcel(b"p", [memoryview(b"x")])
+    tasks: list[tuple[Payload, list[Payload]]] = [
+        (PARCEL, []), (b"call", [PARCEL, b"", small]), (small, [b"one", PARCEL, PARCEL]),
+    ]  # fmt: skip
+    for call, inputs in tasks:
+        task = the_task(wire.unpack_down(*joined(wire.pack_task(1, 2, 3, None, "id", call, inputs))))
+        assert (task.call, task.inputs) == (call, inputs)
+
+    frame = wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=["a"], argv=[], jobs={}, initializer=PARCEL))
+    hello = wire.unpack_down(*joined(frame))
+    assert isinstance(hello, wire.Hello)
+    assert (hello.initializer, hello.path) == (PARCEL, ["a"])
+
+    success = (1, 2, PARCEL, 1.0, 2.0, 0.5, 7)
+    assert unpacked(in_one(wire.pack_success(*success))) == [success]
+    report = the_message(wire.pack_ended(1, 2, Ended("ok", 1.0, 2.0, value=PARCEL)))
+    assert isinstance(report, wire.Report)
+    assert report.ended.value == PARCEL
+
+
+def test_buffers_that_belong_to_nothing_are_refused() -> None:
+    frame = wire.pack_task(1, 2, 3, None, "id", PARCEL, [PARCEL])
+    assert isinstance(frame, list)
+    announcement, head, *_ = frame
+    bulk = wire.unpack_down(announcement)
+    assert isinstance(bulk, wire.Bulk)
+    spoilt = bytearray(head)
+    counts_at = len(spoilt) - 4 * 2 - 8 * 4
+    spoilt[counts_at] += 1
+    with pytest.raises(wire.WireError):
+        wire.split_head(bulk, spoilt)
+    with pytest.raises(wire.WireError):
+        wire.split_head(wire.Bulk(2**32 - 1, 2**32 - 1, 1, 1), bytes(100))
+    with pytest.raises(wire.WireError):  # buffers, and no pickle that they could belong to
+        wire.frame_sizes(struct.pack("<IIQ", wire._BIG_OK | 1 << 8, 40, 0))
 
 
 def test_texts_of_an_error_that_are_no_text_arrive_readable() -> None:
@@ -238,7 +295,7 @@ def test_a_big_failure_to_start_survives() -> None:
     assert len(failed.message) == wire.PACKET_MAX
 
 
-@given(st.lists(st.sampled_from(range(7)), max_size=12), st.data())
+@given(st.lists(st.sampled_from(range(8)), max_size=12), st.data())
 def test_frames_behind_each_other_are_read_in_their_order_wherever_they_are_cut(
     kinds: list[int], data: st.DataObject
 ) -> None:
@@ -268,13 +325,14 @@ def test_nobody_waits_for_what_a_message_never_has(kind: int) -> None:
 
 
 def test_an_announcement_tells_what_follows() -> None:
-    frame = wire.pack_task(7, 8, 1, None, "id", b"call", [BIG, b"x"])
+    frame = wire.pack_task(7, 8, 1, None, "id", b"call", [BIG, PARCEL])
     assert isinstance(frame, list)
 
-    bulk = wire.unpack_down(wire.announce(frame))
+    bulk = wire.unpack_down(frame[0])
 
     assert isinstance(bulk, wire.Bulk)
-    assert (bulk.head_size, bulk.body_size) == (len(frame[0]), len(BIG) + 5)
+    assert (bulk.head_size, bulk.body_size) == (len(frame[1]), len(BIG) + 4 + len(PARCEL.data))
+    assert wire.split_head(bulk, frame[1])[1] == [[], [], [len(buffer) for buffer in PARCEL.buffers]]
 
 
 # --- nothing else gets through ---
@@ -288,7 +346,7 @@ VALID_DOWN = [
     ),
     wire.EXIT_FRAME,
     wire.DROP_FRAME,
-    wire.announce([packed(1, 2, 3, 4.0, "id", b""), b"call"]),
+    wire.pack_task(1, 2, 3, 4.0, "id", bytes(wire.PACKET_MAX))[0],
 ]
 VALID_UP = [
     in_one(wire.pack_success(1, 2, b"value", 1.0, 2.0, 0.5, 7)),
@@ -298,6 +356,7 @@ VALID_UP = [
         )
     ),
     in_one(wire.pack_start_failed(wire.StartFailed("a", "b", "c"))),
+    in_one(wire.pack_success(1, 2, PARCEL, 1.0, 2.0, 0.5, 7)),
     wire.pack_progress(1, 2, 3.0, 4.0),
     wire.READY_FRAME,
     wire.DROPPED_FRAME,
@@ -423,12 +482,12 @@ def test_a_length_that_lies_about_one_of_several_tasks_gives_no_other_error(
 
 
 def test_a_big_task_comes_alone() -> None:
-    head, call = wire.pack_task(1, 1, 1, None, "id", BIG)
+    head, body, buffers = joined(wire.pack_task(1, 1, 1, None, "id", BIG))
 
     with pytest.raises(wire.WireError, match="head of the wrong length"):
-        wire.unpack_down(head + packed(2, 1, 1, None, "id", b""), call)  # type: ignore[operator, arg-type]  # a list, as it is big
+        wire.unpack_down(head + packed(2, 1, 1, None, "id", b""), body, buffers)
     with pytest.raises(wire.WireError, match="body of the wrong length"):
-        wire.unpack_down(head, call + b"x")  # type: ignore[operator, arg-type]
+        wire.unpack_down(head, bytes(body) + b"x", buffers)
 
 
 @pytest.mark.parametrize(

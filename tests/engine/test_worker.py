@@ -18,6 +18,7 @@ from tests.support.process_tasks import Gate, pass_gate
 
 from procq import inside, payload
 from procq.engine.local import wire, worker
+from procq.parcel import Payload
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -28,7 +29,7 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def call_of(fn: object, *args: object) -> bytes:
+def call_of(fn: object, *args: object) -> Payload:
     return payload.dump_call(fn, args, {})[0]  # type: ignore[arg-type]
 
 

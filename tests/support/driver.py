@@ -12,6 +12,7 @@ from procq import payload
 from procq.engine.local import wire
 from procq.engine.local.birth import Exit, WorkerConfig, WorkerProcess, spawn
 from procq.outcome import Ended
+from procq.parcel import Payload
 
 #: How long to wait for any one thing: a safety bound, not a promise.
 PATIENCE_S: Final = 20.0
@@ -20,7 +21,7 @@ PATIENCE_S: Final = 20.0
 class Driver:
     """A worker, and what it said."""
 
-    def __init__(self, *, initializer: bytes = b"", await_ready: bool = True, **config: object) -> None:
+    def __init__(self, *, initializer: Payload = b"", await_ready: bool = True, **config: object) -> None:
         surroundings = {"worker_id": 1, "workers": 1, "cpus": 1} | config
         self.worker: WorkerProcess = spawn(WorkerConfig(initializer=initializer, **surroundings))  # type: ignore[arg-type]
         self.channel = self.worker.channel
@@ -43,14 +44,14 @@ class Driver:
         finally:
             self.worker.close()
 
-    def send(self, fn: object, *args: object, timeout_s: float | None = None, inputs: tuple[bytes, ...] = ()) -> int:
+    def send(self, fn: object, *args: object, timeout_s: float | None = None, inputs: tuple[Payload, ...] = ()) -> int:
         """Send an attempt and return its seq."""
         self.seq += 1
         call, _ = payload.dump_call(fn, args, {})  # type: ignore[arg-type]
         self.send_call(call, timeout_s=timeout_s, inputs=inputs)
         return self.seq
 
-    def send_call(self, call: bytes, *, timeout_s: float | None = None, inputs: tuple[bytes, ...] = ()) -> None:
+    def send_call(self, call: Payload, *, timeout_s: float | None = None, inputs: tuple[Payload, ...] = ()) -> None:
         frame = wire.pack_task(self.seq, 1, 1, timeout_s, f"task-{self.seq}", call, inputs)
         assert self.channel.send_tasks([frame])
 
@@ -60,7 +61,7 @@ class Driver:
         call, _ = payload.dump_call(fn, args, {})  # type: ignore[arg-type]
         return wire.pack_task(self.seq, 1, 1, None, f"task-{self.seq}", call)
 
-    def run(self, fn: object, *args: object, timeout_s: float | None = None, inputs: tuple[bytes, ...] = ()) -> Ended:
+    def run(self, fn: object, *args: object, timeout_s: float | None = None, inputs: tuple[Payload, ...] = ()) -> Ended:
         """Send an attempt and wait for its report, skipping progress."""
         self.send(fn, *args, timeout_s=timeout_s, inputs=inputs)
         return self.report()

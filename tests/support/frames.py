@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from procq.engine.local import wire
 from procq.outcome import Ended
+from procq.parcel import Parcel, Payload
 
 
 class TaskParts(NamedTuple):
@@ -14,8 +15,8 @@ class TaskParts(NamedTuple):
     attempt: int
     timeout_s: float | None
     name: bytes
-    call: bytes
-    inputs: list[bytes]
+    call: Payload
+    inputs: list[Payload]
 
     @property
     def task_id(self) -> str:
@@ -43,7 +44,13 @@ def as_object(message: wire.UpMessage) -> wire.OtherMessage:
     return wire.Report(seq, fence, ended)
 
 
-def pack_result(seq: int, value: bytes = b"value", fence: int = 1) -> wire.Frame:
+def as_bytes(payload: Payload) -> bytes:
+    """Return a payload that came in one piece, which may be a view."""
+    assert not isinstance(payload, Parcel)
+    return bytes(payload)
+
+
+def pack_result(seq: int, value: Payload = b"value", fence: int = 1) -> wire.Frame:
     """Pack a success of which only the value matters."""
     return wire.pack_success(seq, fence, value, 1.0, 2.0, 0.5, 7)
 

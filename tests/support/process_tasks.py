@@ -287,7 +287,7 @@ def announce_big() -> None:
 
     frame = wire.pack_success(0, 1, bytes(1_000_000), 0.0, 1.0, 0.0, 0)
     assert isinstance(frame, list)
-    worker_end()._stream.sendall(frame[0] + b"a part")
+    worker_end()._stream.sendall(bytes(frame[0]) + b"a part")
 
 
 def announce_big_and_leave_a_child(path: str) -> None:

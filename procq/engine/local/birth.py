@@ -21,6 +21,7 @@ from procq.engine.local import kin, record, wire
 from procq.engine.local.capture import Output
 from procq.engine.local.transport import Channel, above_standard_streams
 from procq.errors import WorkerStartError
+from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,7 +64,7 @@ class WorkerConfig(NamedTuple):
     #: Paths of jobs files by module name (`loader.known()`).
     jobs: "Mapping[str, str]" = MappingProxyType({})
     #: The pickled call of the initializer, or empty.
-    initializer: bytes = b""
+    initializer: Payload = b""
     #: Whether what its attempts write to the standard streams is captured.
     capture: bool = False
 

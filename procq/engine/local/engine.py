@@ -18,6 +18,8 @@ in the pipe count, and the one attempt that was begun and has no result is the c
 import contextlib
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
@@ -33,9 +35,11 @@ from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import EngineError, WorkerStartError
 from procq.log import CRITICAL, ERROR, WARNING, Logger
 from procq.outcome import Ended, class_names
+from procq.parcel import Parcel, Payload
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
+    from procq.parcel import Share
 
 logger = Logger(__name__)
 
@@ -91,7 +95,7 @@ class LocalEngine:
         workers: int,
         kill_grace_s: float = 1.0,
         start_timeout_s: float = 60.0,
-        initializer: bytes = b"",
+        initializer: Payload = b"",
         jobs: Callable[[], Mapping[str, str]] = dict,
         max_tasks_per_worker: int | None = None,
         capture: bool = False,
@@ -129,6 +133,11 @@ class LocalEngine:
         #: started, which takes milliseconds, and so does it without the lock
         self._doomed: list[Worker] = []
         self._asked: list[Worker] = []
+        #: shared memory that workers have, by its key; the keys of what is referred to no more; and whether
+        #: some worker could not be told yet
+        self._lent: dict[int, weakref.ref[Share]] = {}
+        self._outdated: deque[int] = deque()
+        self._forgetful = False
         self._closing = False
         #: whether the loop's thread has begun, and whether it must not
         self._runs = self._is_given_up = False
@@ -329,6 +338,8 @@ class LocalEngine:
             if now >= self._review_at:
                 self._review(now)
             self._loop.ring_timers(now)
+            if self._outdated or self._forgetful:
+                self._forget_shares()
             host.tick(now)
             chores = self._collect_chores(host, now)
             self._wait_s = 0.0 if chores else self._plan(host)
@@ -574,7 +585,8 @@ class LocalEngine:
 
     def _listen(self, worker: Worker, moves_before: int) -> None:
         """See whether a message that has begun to come has moved on."""
-        if worker.channel.moves == moves_before and not worker.log_held:
+        has_timeout = worker.running is not None and worker.running.timeout_s is not None  # which ends it in its time
+        if worker.channel.moves == moves_before and not worker.log_held and not has_timeout:
             self._condemn(worker, "it began a message and did not go on with it")
         else:
             self._mind_message(worker)
@@ -655,6 +667,48 @@ class LocalEngine:
                 worker.start_error = message
             case wire.Dropped():
                 self._dropped(worker)
+            case wire.Wanted():
+                self._wanted(worker, message.key)
+
+    def _wanted(self, worker: Worker, key: int) -> None:
+        """A worker needs shared memory: it gets what its call refers to."""
+        call = self._initializer if worker.running is None else worker.running.payload
+        for share in call.shares if isinstance(call, Parcel) else ():
+            if share.key == key:
+                try:
+                    worker.channel.send_descriptor(share.fd)
+                except wire.WireError as error:
+                    self._condemn(worker, str(error))
+                worker.shares.add(key)
+                if key not in self._lent:
+                    self._lent[key] = weakref.ref(share, partial(self._unshared, key))
+                return
+        self._condemn(worker, "it asked for shared memory that its task was not given")
+
+    def _unshared(self, key: int, _reference: object) -> None:
+        """Shared memory is referred to no more; in whatever thread, and at whatever moment, its last user went."""
+        self._outdated.append(key)
+        self._loop.alarm()
+
+    def _forget_shares(self) -> None:
+        """Have workers let go of shared memory that is referred to no more."""
+        while self._outdated:
+            key = self._outdated.popleft()
+            del self._lent[key]
+            for worker in self._workers.values():
+                if key in worker.shares:
+                    worker.shares.remove(key)
+                    worker.outdated.add(key)
+        self._forgetful = any(self._tell_outdated(worker) for worker in self._workers.values())
+
+    def _tell_outdated(self, worker: Worker) -> bool:
+        """Tell a worker to forget; return whether there was no room for all: another turn will do."""
+        with contextlib.suppress(wire.WireError):  # the pipe is shut: its death frees all
+            for key in tuple(worker.outdated):
+                if not worker.channel.send(wire.pack_forget(key)):
+                    return True
+                worker.outdated.remove(key)
+        return False
 
     def _logged(self, worker: Worker, message: wire.Record) -> None:
         """A worker has logged something; one that logs faster than that is handled must wait.
@@ -774,7 +828,7 @@ class LocalEngine:
                 break
         if overdue is None or worker.running is not overdue or worker.state is not State.BUSY:
             return
-        if worker.channel.receiving and worker.channel.moves != moves_before:
+        if worker.channel.receiving_big and worker.channel.moves != moves_before:
             # It has ended in time: its report is big, and may take its time as long as it moves on.
             handler = partial(self._overdue, moves_before=worker.channel.moves)
             self._set_timer(worker, "deadline", time.monotonic() + _TRANSFER_S, handler)

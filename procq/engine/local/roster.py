@@ -50,8 +50,8 @@ class Worker:
 
     __slots__ = (
         "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "inbox",
-        "is_told", "left", "log_handled", "log_held", "log_read", "outbox", "output", "pid", "process", "running",
-        "running_s", "speaking", "start_error", "start_late", "state", "stopping", "stream_mask",
+        "is_told", "left", "log_handled", "log_held", "log_read", "outbox", "outdated", "output", "pid", "process",
+        "running", "running_s", "shares", "speaking", "start_error", "start_late", "state", "stopping", "stream_mask",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: WorkerProcess, left: float) -> None:
@@ -81,6 +81,9 @@ class Worker:
         self.inbox: deque[wire.UpMessage] = deque()
         #: whether a message of it has begun to come, and is watched for moving on
         self.speaking = False
+        #: the keys of the shared memory that it has, and those that it is still to be told to forget
+        self.shares: set[int] = set()
+        self.outdated: set[int] = set()
         #: tasks were taken back from it, and it has not said yet that it has forgotten them
         self.dropping = False
         #: what `running` was expected to last, and what it and all that is ahead are together

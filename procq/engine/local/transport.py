@@ -19,13 +19,17 @@ import _thread
 import fcntl
 import os
 from io import BytesIO
+from struct import Struct
 
 from procq.engine.local import wire
+from procq.parcel import room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final
+    from typing import Final, TypeVar
+
+    _Place = TypeVar("_Place", bytearray, memoryview)
 
 #: Bytes of the stream moved at a time.  Large enough that system calls do not count (60 us of
 #: copying against 1 us), small enough to stay in the cache between the socket and its place.
@@ -50,6 +54,10 @@ _CLAIMS_MAX: "Final" = 4096
 #: What one read of a counter in the kernel gives.
 _CLAIM_SIZE: "Final" = 8
 
+#: What a descriptor travels with, which cannot go alone.
+_DESCRIPTOR: "Final" = b"d"
+_FD = Struct("i")
+
 #: How long a thread of a task waits for another that is sending (seconds).  Not at all would be too
 #: little: a sender gives the interpreter up amid its call, so the others would always find it there.
 _SPEAK_S: "Final" = 0.05
@@ -58,6 +66,9 @@ _SPEAK_S: "Final" = 0.05
 _SEND_FLAGS: "Final" = getattr(_socket, "MSG_NOSIGNAL", 0)
 # For a send that must not wait on the worker's side, where sockets block.
 _SEND_NOW: "Final" = _SEND_FLAGS | _socket.MSG_DONTWAIT
+
+# Programs that a task starts get none of them.
+_RECEIVE_FLAGS: "Final" = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 
 #: Descriptors below this are standard streams to every program, even when they are closed here.
 _FIRST_OWN_FD: "Final" = 3
@@ -149,6 +160,11 @@ class Channel:
         """Whether a message has come in part."""
         return self._incoming is not None or bool(self._rest)
 
+    @property
+    def receiving_big(self) -> bool:
+        """Whether that is one which takes its time: a report, as nothing else that a worker says is so big."""
+        return self._incoming is not None
+
     def send(self, frame: wire.Frame) -> bool:
         """Send a message to the worker; never blocks.
 
@@ -164,11 +180,25 @@ class Channel:
         """
         if isinstance(frame, bytes):
             return self._send_packet(frame)
-        if self._outgoing or not self._send_packet(wire.announce(frame)):
+        announcement, *pieces = frame
+        if self._outgoing or not self._send_packet(bytes(announcement)):
             return False
-        self._outgoing = [memoryview(piece) for piece in frame if piece]
+        self._outgoing = [memoryview(piece) for piece in pieces if piece]
         self.flush()
         return True
+
+    def send_descriptor(self, fd: int) -> None:
+        """Send the worker a descriptor that it waits for; never blocks.
+
+        Raises:
+            WireError: It does not wait, or has shut its end.
+        """
+        if self._outgoing:
+            raise wire.WireError("it asked for something while a task was sent to it")
+        try:
+            self._stream.sendmsg([_DESCRIPTOR], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, _FD.pack(fd))], _SEND_FLAGS)
+        except OSError as error:
+            raise wire.WireError(f"it takes no descriptor: {error}") from error
 
     def send_tasks(self, frames: "list[wire.Frame]") -> bool:
         """Send tasks, with a claim for each; never blocks.
@@ -313,7 +343,7 @@ class Channel:
         if sizes is None or sum(sizes) <= _KEPT_MAX:
             self._rest = data[at:]
         else:
-            self._incoming = _Incoming(*sizes)
+            self._incoming = _Incoming(sizes)
             self._incoming.take(memoryview(data)[at:])
 
     def _receive_big(self, incoming: "_Incoming") -> "list[wire.UpMessage]":
@@ -334,7 +364,7 @@ class Channel:
             if not incoming.missing:
                 self._incoming = None
                 try:
-                    return [wire.unpack_frame(*incoming.frame())]
+                    return [wire.unpack_frame(incoming.head, incoming.body.getvalue(), incoming.buffers)]
                 except wire.WireError as error:
                     raise self._spoilt(error) from None
         return []
@@ -360,40 +390,72 @@ class Channel:
 class _Incoming:
     """A frame on its way from the worker through the stream.
 
-    It grows with what has really come and not with what was announced, so an absurd
-    announcement costs nothing.
+    It takes memory for what has really come and not for what was announced, so an absurd
+    announcement costs nothing: of a buffer, memory that was not written to is only reserved.
+
+    Args:
+        sizes: The lengths of the head, of the body, and of each buffer, in bytes.
     """
 
-    __slots__ = ("_body", "_head", "_head_missing", "_slice", "missing")
+    __slots__ = ("_head_missing", "_pickle_missing", "_rest", "_sizes", "_slice", "body", "buffers", "head", "missing")
 
-    def __init__(self, head_size: int, body_size: int) -> None:
-        self._head = bytearray()
+    def __init__(self, sizes: "Sequence[int]") -> None:
+        head_size, body_size, *buffer_sizes = sizes
+        self.head = bytearray()
         # Grown in place by the allocator, and handed out as `bytes` without a copy.
-        self._body = BytesIO()
-        self._head_missing = head_size
+        self.body = BytesIO()
+        self.buffers: list[memoryview] = []
         #: bytes still to come, of the whole frame
-        self.missing = head_size + body_size
-        # Read here first: this memory stays in the cache, the frame's own does not.
-        self._slice = memoryview(bytearray(min(self.missing, _SLICE)))
+        self.missing = sum(sizes)
+        self._head_missing = head_size
+        self._pickle_missing = head_size + body_size
+        self._sizes = iter(buffer_sizes)
+        #: what is still to be filled of the last buffer
+        self._rest = memoryview(b"")
+        # Head and body are read here first: this memory stays in the cache, the frame's own does not.
+        self._slice = memoryview(bytearray(min(self._pickle_missing, _SLICE)))
 
     def read(self, stream: _socket.socket) -> int:
-        """Read a slice and return how many bytes came; 0 at the end of the stream."""
-        received = stream.recv_into(self._slice, min(self.missing, len(self._slice)))
+        """Read a slice and return how many bytes came; 0 at the end of the stream.
+
+        Raises:
+            MemoryError: There is none for it.
+        """
+        if not self._pickle_missing:
+            received = stream.recv_into(self._room()[:_SLICE])
+            self._note(received)
+            return received
+        received = stream.recv_into(self._slice, min(self._pickle_missing, len(self._slice)))
         self.take(self._slice[:received])
         return received
 
     def take(self, data: memoryview) -> None:
         """Add what has come; no more than is missing."""
         head = data[: self._head_missing]
-        if head:
-            self._head += head
-            self._head_missing -= len(head)
-        self._body.write(data[len(head) :])
-        self.missing -= len(data)
+        body = data[len(head) : self._pickle_missing]
+        self.head += head
+        self.body.write(body)
+        self._head_missing -= len(head)
+        self._pickle_missing -= len(head) + len(body)
+        self.missing -= len(head) + len(body)
+        data = data[len(head) + len(body) :]
+        while data:
+            room = self._room()
+            taken = data[: len(room)]
+            room[: len(taken)] = taken
+            self._note(len(taken))
+            data = data[len(taken) :]
 
-    def frame(self) -> tuple[bytearray, bytes]:
-        """Return the head and the body, once all has come."""
-        return self._head, self._body.getvalue()
+    def _room(self) -> memoryview:
+        """Return what is to be filled next of the buffers."""
+        if not self._rest:
+            self._rest = room(next(self._sizes))
+            self.buffers.append(self._rest)
+        return self._rest
+
+    def _note(self, filled: int) -> None:
+        self._rest = self._rest[filled:]
+        self.missing -= filled
 
 
 class WorkerEnd:
@@ -446,10 +508,37 @@ class WorkerEnd:
         if not packet:
             return wire.Leave()
         message = wire.unpack_down(packet)
-        if isinstance(message, wire.Bulk):
-            head = self._read(message.head_size)
-            return wire.unpack_down(head, memoryview(self._read(message.body_size)))
-        return message
+        return self._receive_big(message) if isinstance(message, wire.Bulk) else message
+
+    def _receive_big(self, bulk: wire.Bulk) -> wire.DownMessage:
+        """Read the frame that was announced."""
+        head, sizes = wire.split_head(bulk, self._read(bytearray(bulk.head_size)))
+        body = self._read(bytearray(bulk.body_size))
+        buffers = [[self._read(room(size)) for size in several] for several in sizes]
+        return wire.unpack_down(head, memoryview(body), buffers)
+
+    def fetch(self, key: int) -> int:
+        """Ask for the descriptor of shared memory that the running attempt refers to, and wait for it.
+
+        Raises:
+            LookupError: This is not the thread in which the attempt began.
+            OSError: The supervisor is gone, or there is no descriptor to spare.
+        """
+        if _thread.get_ident() != self._main or self.is_child:
+            raise LookupError("shared objects can only be unpickled where the task was started")
+        try:
+            self.send(wire.pack_wanted(key))
+            _, parts, _, _ = self._stream.recvmsg(1, _socket.CMSG_SPACE(_FD.size), _RECEIVE_FLAGS)
+        except OSError:
+            raise
+        except BaseException:  # noqa: BLE001
+            # Of a signal handler, `Terminated` say.  The answer would be taken for something else some day; and
+            # who is asked to stop while it gets its arguments has nothing to tidy up.
+            os._exit(wire.EXIT_ASKED)
+        if not parts:
+            raise OSError("no descriptor came; there may be too many open")
+        fd: int = _FD.unpack(parts[0][2])[0]
+        return fd
 
     def claim(self) -> bool:
         """Claim the next task: False if it was taken back, and with it all that came before the DROP.
@@ -479,7 +568,7 @@ class WorkerEnd:
         else:
             self._send_big([frame] if isinstance(frame, bytes) else frame)
 
-    def _send_big(self, pieces: list[bytes]) -> None:
+    def _send_big(self, pieces: "wire.Pieces") -> None:
         # Before the lock, so that those who speak all the time cannot keep it from us.
         self._sends_big = True
         with self._between:
@@ -543,16 +632,15 @@ class WorkerEnd:
         for end in (self._tasks, self._stream):
             end.detach()
 
-    def _read(self, size: int) -> bytearray:
-        """Read so much of the stream, however long it takes."""
-        data = bytearray(size)
-        view = memoryview(data)
+    def _read(self, place: "_Place") -> "_Place":
+        """Fill a place from the stream, however long it takes."""
+        view = memoryview(place)
         while view:
             received = self._stream.recv_into(view, len(view), _socket.MSG_WAITALL)
             if not received:
                 raise ConnectionResetError("the supervisor closed the stream")
             view = view[received:]
-        return data
+        return place
 
 
 def _packet_socket_type() -> int:

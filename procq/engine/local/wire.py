@@ -6,26 +6,30 @@ import this module, so it imports only `struct` and the words of an outcome.
 
 Down, a frame is one message.  Most travel as one packet, `head + body` in one piece.  A frame
 of more than `PACKET_MAX` bytes is announced by a small packet and follows on a stream, the head
-first: its body is then never joined with anything, so that a big payload is copied once.
+first: its body is then never joined with anything, so that a big payload is copied once.  Then come
+the buffers that stand beside its pickles, each read into memory of its own.
 
     TASK   head: numbers, task id, lengths of the inputs    body: the call, then the inputs
            (several may follow each other in one packet)
     HELLO  head: numbers, texts of the surroundings         body: the pickled initializer
 
 Up, everything is a stream of frames, so that one read takes many.  A frame begins with its kind
-and says how long it is; the kind takes four bytes up there, of which three are zero for now: there
-is room for a number of buffers that follow the body.
+and says how long it is.
 
     OK     head: numbers of an attempt that succeeded       body: the pickled value
            (nearly all that a worker says, hence a head of its own)
-    others head: kind, length of the rest of the head, length of the body; then the rest
-    ENDED  rest: numbers, texts of the error                body: the pickled error, or value
+    others head: kind, number of buffers, length of the rest of the head, length of the body;
+           then the rest; then the lengths of the buffers, which follow the body
+    BIG_OK rest: numbers of an attempt that succeeded       body: the pickled value; and buffers
+    ENDED  rest: numbers, texts of the error                body: the pickled error, or value and buffers
     LOG    rest: a log record as JSON, always one piece     no body
 """
 
 import struct
+from itertools import islice
 
 from procq.outcome import Ended
+from procq.parcel import Parcel, Payload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +37,12 @@ if TYPE_CHECKING:
     from typing import Final, TypeAlias
 
 
-#: One message: in one piece, or as the pieces of a frame too big for that: the head, then the body.
-Frame: "TypeAlias" = bytes | list[bytes]
+#: A frame too big for one piece: head, body, buffers; down before them the packet that announces it.
+Pieces: "TypeAlias" = list[bytes | memoryview]
+#: One message.
+Frame: "TypeAlias" = bytes | Pieces
+#: The buffers beside one payload.
+Buffers: "TypeAlias" = list[memoryview]
 #: What a decoder reads.
 Data: "TypeAlias" = bytes | bytearray | memoryview
 
@@ -53,27 +61,37 @@ PIECE_MAX: "Final" = 32 * 1024
 EXIT_PIPES_LOST: "Final" = 84
 #: What a worker exits with when it could not start; START_FAILED, sent before, says why.
 EXIT_START_FAILED: "Final" = 85
+#: What a worker exits with when it was interrupted while it waited for an answer.
+EXIT_ASKED: "Final" = 86
 
 # The first byte of every packet and frame, told apart from what random bytes look like only by its range.
 _HELLO, _TASK, _EXIT, _READY, _START_FAILED, _ENDED, _PROGRESS, _BULK = range(1, 9)
-_DROP, _DROPPED, _LOG, _OK = 9, 10, 11, 12
+_DROP, _DROPPED, _LOG, _OK, _BIG_OK, _WANTED, _FORGET = 9, 10, 11, 12, 13, 14, 15
 
 #: kind, attempt, fence, length of the id, number of inputs, seq, timeout, length of the call
 _TASK_HEAD = struct.Struct("<BxxxIIIIQdQ")
 #: kind, fence, seq, started_at, ended_at, cpu_s, peak RSS, length of the value
 _OK_HEAD = struct.Struct("<IIQdddQQ")
-#: kind, length of the rest of the head, length of the body
+#: kind with the number of buffers above it, lengths of the rest of the head without theirs, and of the body
 _UP_HEAD = struct.Struct("<IIQ")
+_KIND_BITS: "Final" = 8
+#: fence, seq, started_at, ended_at, cpu_s, peak RSS
+_BIG_OK_HEAD = struct.Struct("<IQdddQ")
 #: outcome (0 ok, 1 error: the others are the supervisor's verdicts), flags, fence, seq, started_at,
 #: ended_at, cpu_s, peak RSS, retry_after_s, lengths of the class names, of the message, of the traceback
 _ENDED_HEAD = struct.Struct("<BBxxIQdddQdIII")
 #: kind, worker id, cpus, workers, counts of path, argv, jobs and loggers, what logging is disabled
-#: up to, length of the initializer
+#: up to, length of the initializer's pickle
 _HELLO_HEAD = struct.Struct("<BxxxIIIIIIIiQ")
 #: fence, seq, done, total
 _PROGRESS_HEAD = struct.Struct("<IQdd")
-#: kind, length of the announced frame's head, of its body
-_BULK_FRAME = struct.Struct("<BxxxxxxxQQ")
+#: kind, numbers of payloads and of buffers, lengths of the announced frame's head and of its body.
+#: The head ends with the number of each payload's buffers, and their lengths.
+_BULK_FRAME = struct.Struct("<BxxxIIQQ")
+#: the key of shared memory
+_WANTED_HEAD = struct.Struct("<Q")
+#: kind, the key of shared memory
+_FORGET_FRAME = struct.Struct("<BxxxxxxxQ")
 #: A text's length, before the text.
 _LENGTH = struct.Struct("<I")
 #: A logger's level.
@@ -149,7 +167,7 @@ class Hello:
         path: "Sequence[str]",
         argv: "Sequence[str]",
         jobs: "Mapping[str, str]",
-        initializer: bytes = b"",
+        initializer: Payload = b"",
         levels: "Mapping[str, int] | None" = None,
         disable: int = 0,
     ) -> None:
@@ -237,12 +255,32 @@ class Record:
         self.size = size
 
 
+class Wanted:
+    """An attempt needs shared memory that its call refers to, and waits for the descriptor."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+
+class Forget:
+    """Shared memory will not be referred to again."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+
 class Bulk:
     """A frame too big for a packet follows on the stream."""
 
-    __slots__ = ("body_size", "head_size")
+    __slots__ = ("body_size", "buffers", "head_size", "payloads")
 
-    def __init__(self, head_size: int, body_size: int) -> None:
+    def __init__(self, payloads: int, buffers: int, head_size: int, body_size: int) -> None:
+        self.payloads = payloads
+        self.buffers = buffers
         self.head_size = head_size
         self.body_size = body_size
 
@@ -251,12 +289,12 @@ class Bulk:
 #: for all its attempts), fence (how often the task was started; with seq it names this start alone),
 #: the attempt's number as the task sees it, timeout_s or None, the task's id in UTF-8 (`id_text`
 #: reads it), the pickled call, and the pickled results that it takes in the order of their numbers.
-Task: "TypeAlias" = tuple[int, int, int, float | None, bytes, bytes, list[bytes]]
+Task: "TypeAlias" = tuple[int, int, int, float | None, bytes, Payload, list[Payload]]
 #: An attempt that succeeded: seq, fence, pickled value, started_at, ended_at, cpu_s, peak RSS in bytes.
-Success: "TypeAlias" = tuple[int, int, bytes, float, float, float, int]
+Success: "TypeAlias" = tuple[int, int, Payload, float, float, float, int]
 #: What goes down to a worker, and what comes up from it.
-DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk
-OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Record | Dropped
+DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk | Forget
+OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Record | Dropped | Wanted
 UpMessage: "TypeAlias" = Success | OtherMessage
 
 
@@ -265,9 +303,10 @@ UpMessage: "TypeAlias" = Success | OtherMessage
 
 def pack_hello(hello: Hello) -> Frame:
     """Pack the first message down."""
+    pickle = hello.initializer.data if isinstance(hello.initializer, Parcel) else hello.initializer
     head = _HELLO_HEAD.pack(
         _HELLO, hello.worker_id, hello.cpus, hello.workers, len(hello.path), len(hello.argv), len(hello.jobs),
-        len(hello.levels), _bounded(hello.disable), len(hello.initializer),
+        len(hello.levels), _bounded(hello.disable), len(pickle),
     )  # fmt: skip
     texts = (*hello.path, *hello.argv, *hello.jobs.keys(), *hello.jobs.values(), *hello.levels.keys())
     levels = [_LEVEL.pack(_bounded(level)) for level in hello.levels.values()]
@@ -284,32 +323,41 @@ def pack_task(
     attempt: int,
     timeout_s: float | None,
     task_id: str,
-    call: bytes,
-    inputs: "Sequence[bytes]" = (),
+    call: Payload,
+    inputs: "Sequence[Payload]" = (),
 ) -> Frame:
     """Pack one attempt to run; see `Task` for the parts."""
     name = task_id.encode("utf-8", "surrogatepass")
+    pickle = call.data if isinstance(call, Parcel) else call
     head = (
         _TASK_HEAD.pack(
             _TASK, attempt, fence, len(name), len(inputs), seq,
-            _NO_TIMEOUT if timeout_s is None else timeout_s, len(call),
+            _NO_TIMEOUT if timeout_s is None else timeout_s, len(pickle),
         )
         + name
     )  # fmt: skip
     if inputs:
-        head += struct.pack(f"<{len(inputs)}Q", *map(len, inputs))
-    elif len(head) + len(call) <= PACKET_MAX:
-        return head + call
+        head += struct.pack(
+            f"<{len(inputs)}Q", *[len(given.data if isinstance(given, Parcel) else given) for given in inputs]
+        )
+    elif pickle is call and len(head) + len(pickle) <= PACKET_MAX:
+        return head + pickle
     return _frame(head, [call, *inputs])
 
 
-def unpack_down(head: Data, body: Data | None = None) -> DownMessage:
+def pack_forget(key: int) -> bytes:
+    """Pack that shared memory will not be referred to again."""
+    return _FORGET_FRAME.pack(_FORGET, key)
+
+
+def unpack_down(head: Data, body: Data | None = None, buffers: "Sequence[Buffers]" = ()) -> DownMessage:
     """Read a message of the supervisor.
 
     Args:
-        head: A packet, or the head of a frame from the stream.
+        head: A packet, or the head of a frame from the stream, as `split_head` leaves it.
         body: The body of a frame from the stream.  Then the payloads of the message are
             views of it, not copies.
+        buffers: The buffers that followed, for each payload.
 
     Raises:
         WireError: It is none.
@@ -317,18 +365,36 @@ def unpack_down(head: Data, body: Data | None = None) -> DownMessage:
     try:
         kind = head[0]
         if kind == _TASK:
-            return _unpack_tasks(head) if body is None else [_unpack_big_task(head, body)]
+            return _unpack_tasks(head) if body is None else [_unpack_big_task(head, body, buffers)]
         if kind == _HELLO:
-            return _unpack_hello(head, body)
+            return _unpack_hello(head, body, buffers)
         if body is None and kind == _EXIT and len(head) == 1:
             return Leave()
         if body is None and kind == _DROP and len(head) == 1:
             return Drop()
+        if body is None and kind == _FORGET:
+            return Forget(_FORGET_FRAME.unpack(head)[1])
         if body is None and kind == _BULK:
             return Bulk(*_BULK_FRAME.unpack(head)[1:])
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise _malformed(head, str(error)) from error
     raise _malformed(head, "unknown kind")
+
+
+def split_head(bulk: Bulk, head: Data) -> "tuple[Data, list[list[int]]]":
+    """Split the head of a frame from the stream from the lengths of its buffers, for each payload.
+
+    Raises:
+        WireError: It has none, or others.
+    """
+    counts_at = len(head) - 4 * bulk.payloads - 8 * bulk.buffers
+    if counts_at < 0:
+        raise _malformed(head, "head of the wrong length")
+    counts = struct.unpack_from(f"<{bulk.payloads}I", head, counts_at)
+    sizes = iter(struct.unpack_from(f"<{bulk.buffers}Q", head, counts_at + 4 * bulk.payloads))
+    if sum(counts) != bulk.buffers:
+        raise _malformed(head, "buffers that belong to nothing")
+    return head[:counts_at], [list(islice(sizes, count)) for count in counts]
 
 
 def id_text(data: Data) -> str:
@@ -338,7 +404,7 @@ def id_text(data: Data) -> str:
 
 def _unpack_tasks(packet: Data) -> "list[Task]":
     """Read the tasks of a packet, one behind the other."""
-    tasks = []
+    tasks: list[Task] = []
     at = 0
     while True:
         kind, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _unpack_task_head(packet, at)
@@ -354,7 +420,7 @@ def _unpack_tasks(packet: Data) -> "list[Task]":
         call_at += 8 * inputs_count
         at = call_at + call_size
         call: bytes = packet[call_at:at]  # type: ignore[assignment]
-        inputs: list[bytes] = []
+        inputs: list[Payload] = []
         for length in lengths:
             inputs.append(packet[at : at + length])  # type: ignore[arg-type]
             at += length
@@ -365,26 +431,37 @@ def _unpack_tasks(packet: Data) -> "list[Task]":
             return tasks
 
 
-def _unpack_big_task(head: Data, body: Data) -> "Task":
-    """Read a task that came through the stream; its payloads are views of the body."""
+def _unpack_big_task(head: Data, body: Data, buffers: "Sequence[Buffers]") -> "Task":
+    """Read a task that came through the stream; its pickles are views of the body."""
     _, attempt, fence, id_size, inputs_count, seq, timeout_s, call_size = _unpack_task_head(head)
     start = _TASK_HEAD_SIZE + id_size
-    if len(head) != start + 8 * inputs_count:
+    if len(head) != start + 8 * inputs_count or len(buffers) != 1 + inputs_count:
         raise _malformed(head, "head of the wrong length")
     lengths = struct.unpack_from(f"<{inputs_count}Q", head, start)
     if len(body) != call_size + sum(lengths):
         raise _malformed(head, "body of the wrong length")
     name: bytes = head[_TASK_HEAD_SIZE:start]  # type: ignore[assignment]  # views serve as bytes
-    inputs: list[bytes] = []
+    inputs: list[Payload] = []
     at = call_size
-    for length in lengths:
-        inputs.append(body[at : at + length])  # type: ignore[arg-type]
+    for length, beside in zip(lengths, buffers[1:], strict=True):
+        inputs.append(_payload(body[at : at + length], beside))
         at += length
-    call: bytes = body[:call_size]  # type: ignore[assignment]
-    return seq, fence, attempt, None if timeout_s < 0 else timeout_s, name, call, inputs
+    return (
+        seq,
+        fence,
+        attempt,
+        None if timeout_s < 0 else timeout_s,
+        name,
+        _payload(body[:call_size], buffers[0]),
+        inputs,
+    )
 
 
-def _unpack_hello(head: Data, body: Data | None) -> Hello:
+def _payload(data: Data, beside: "Sequence[memoryview]") -> Payload:
+    return Parcel(data, beside) if beside else data  # type: ignore[arg-type,return-value]  # views serve as bytes
+
+
+def _unpack_hello(head: Data, body: Data | None, buffers: "Sequence[Buffers]") -> Hello:
     _, worker_id, cpus, workers, paths, args, jobs, loggers, disable, initializer_size = _HELLO_HEAD.unpack_from(head)
     count = paths + args + 2 * jobs + loggers
     # Each text takes at least its length, so a hostile count is seen before anything is built.
@@ -393,8 +470,8 @@ def _unpack_hello(head: Data, body: Data | None) -> Hello:
     levels = struct.unpack_from(f"<{loggers}i", head, start)
     start += _LEVEL.size * loggers
     if body is None:
-        body = head[start:]
-    elif len(head) != start:
+        body, buffers = head[start:], ((),)  # type: ignore[assignment]  # none, for the one payload
+    elif len(head) != start or len(buffers) != 1:
         raise _malformed(head, "head of the wrong length")
     if len(body) != initializer_size:
         raise _malformed(head, "body of the wrong length")
@@ -406,7 +483,7 @@ def _unpack_hello(head: Data, body: Data | None) -> Hello:
         path=texts[:paths],
         argv=texts[paths : paths + args],
         jobs=dict(zip(names[:jobs], names[jobs : 2 * jobs], strict=True)),
-        initializer=bytes(body),
+        initializer=_payload(bytes(body), buffers[0]),
         levels=dict(zip(names[2 * jobs :], levels, strict=True)),
         disable=disable,
     )
@@ -416,9 +493,12 @@ def _unpack_hello(head: Data, body: Data | None) -> Hello:
 
 
 def pack_success(
-    seq: int, fence: int, value: bytes, started_at: float, ended_at: float, cpu_s: float, peak_rss_bytes: int
+    seq: int, fence: int, value: Payload, started_at: float, ended_at: float, cpu_s: float, peak_rss_bytes: int
 ) -> Frame:
     """Pack the report on an attempt that succeeded; see `Success` for the parts."""
+    if isinstance(value, Parcel):
+        numbers = _BIG_OK_HEAD.pack(fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes)
+        return _up_frame(_BIG_OK, numbers, value)
     size = len(value)
     head = _pack_ok_head(_OK, fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, size)
     return head + value if size <= PIECE_MAX - _OK_HEAD_SIZE else [head, value]
@@ -466,6 +546,11 @@ def pack_progress(seq: int, fence: int, done: float, total: float) -> bytes:
     return _UP_HEAD.pack(_PROGRESS, len(rest), 0) + rest
 
 
+def pack_wanted(key: int) -> bytes:
+    """Pack that an attempt waits for shared memory."""
+    return _UP_HEAD.pack(_WANTED, _WANTED_HEAD.size, 0) + _WANTED_HEAD.pack(key)
+
+
 def pack_record(parts: "Mapping[str, object]") -> bytes:
     """Pack a log record; whoever sends it sees to it that it is no longer than `PIECE_MAX`.
 
@@ -478,7 +563,15 @@ def pack_record(parts: "Mapping[str, object]") -> bytes:
     return _UP_HEAD.pack(_LOG, len(rest), 0) + rest
 
 
-def _up_frame(kind: int, rest: bytes, body: bytes = b"") -> Frame:
+def _up_frame(kind: int, rest: bytes, body: Payload = b"") -> Frame:
+    if isinstance(body, Parcel):
+        count = len(body.buffers)
+        sizes = struct.pack(f"<{count}Q", *map(len, body.buffers))
+        return [
+            _UP_HEAD.pack(kind | count << _KIND_BITS, len(rest), len(body.data)) + rest + sizes,
+            body.data,
+            *body.buffers,
+        ]
     head = _UP_HEAD.pack(kind, len(rest), len(body)) + rest
     return head + body if len(head) + len(body) <= PIECE_MAX else [head, body]
 
@@ -515,17 +608,16 @@ def unpack_up(data: bytes, messages: "list[UpMessage]") -> int:
             sizes = frame_sizes(data, at)
             if sizes is None:
                 break
-            body_at = at + sizes[0]
-            next_at = body_at + sizes[1]
+            next_at = at + sum(sizes)
             if next_at > end:
                 break
-            append(unpack_frame(data[at:body_at], data[body_at:next_at]))
+            append(unpack_frame(*_cut(data, at, sizes)))
         at = next_at
     return at
 
 
-def frame_sizes(data: bytes, at: int = 0) -> tuple[int, int] | None:
-    """Return the lengths of the head and of the body of the frame that begins there, in bytes.
+def frame_sizes(data: bytes, at: int = 0) -> list[int] | None:
+    """Return the lengths of the frame that begins there, in bytes: of its head, its body, and each of its buffers.
 
     Returns:
         None if too little of it has come to tell.
@@ -535,19 +627,38 @@ def frame_sizes(data: bytes, at: int = 0) -> tuple[int, int] | None:
     """
     kind = data[at]
     if kind == _OK:
-        return (_OK_HEAD_SIZE, _unpack_ok_head(data, at)[-1]) if len(data) - at >= _OK_HEAD_SIZE else None
+        return [_OK_HEAD_SIZE, _unpack_ok_head(data, at)[-1]] if len(data) - at >= _OK_HEAD_SIZE else None
     if kind not in _UP_MOST:
         raise _malformed(data[at : at + _UP_HEAD_SIZE], "unknown kind")
     if len(data) - at < _UP_HEAD_SIZE:
         return None
     word, rest_size, body_size = _UP_HEAD.unpack_from(data, at)
     rest_max, body_max = _UP_MOST[kind]
-    if word != kind or rest_size > rest_max or body_size > body_max:
+    count = word >> _KIND_BITS
+    if rest_size > rest_max or body_size > body_max or (count and not body_size):
         raise _malformed(data[at : at + _UP_HEAD_SIZE], "parts that do not fit together")
-    return _UP_HEAD_SIZE + rest_size, body_size
+    head_size = _UP_HEAD_SIZE + rest_size + 8 * count
+    if not count:
+        return [head_size, body_size]
+    if len(data) - at < head_size:
+        return None
+    sizes = struct.unpack_from(f"<{count}Q", data, at + head_size - 8 * count)
+    if max(sizes) > _BODY_MAX:
+        raise _malformed(data[at : at + _UP_HEAD_SIZE], "buffers that nothing can hold")
+    return [head_size, body_size, *sizes]
 
 
-def unpack_frame(head: Data, body: bytes) -> "UpMessage":
+def _cut(data: bytes, at: int, sizes: list[int]) -> tuple[bytes, bytes, Buffers]:
+    """Cut a frame that is whole into its head, body and buffers."""
+    parts = []
+    for size in sizes:
+        parts.append(data[at : at + size])
+        at += size
+    head, body, *buffers = parts
+    return head, body, [memoryview(bytearray(buffer)) for buffer in buffers]
+
+
+def unpack_frame(head: Data, body: bytes, buffers: "Sequence[memoryview]" = ()) -> "UpMessage":
     """Read one whole frame of a worker; the body becomes the message's value as it is.
 
     Raises:
@@ -559,30 +670,31 @@ def unpack_frame(head: Data, body: bytes) -> "UpMessage":
             if kind == _OK and started_at <= ended_at and size == len(body):
                 return seq, fence, body, started_at, ended_at, cpu_s, peak_rss_bytes
             raise _malformed(head, "parts that do not fit together")
-        if frame_sizes(bytes(head)) != (len(head), len(body)):
+        if frame_sizes(bytes(head)) != [len(head), len(body), *map(len, buffers)]:
             raise _malformed(head, "parts of the wrong length")
-        return _UP_READERS[head[0]](head, body)
+        rest = memoryview(head)[_UP_HEAD_SIZE : len(head) - 8 * len(buffers)]
+        return _UP_READERS[head[0]](rest, _payload(body, buffers))
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise _malformed(head, str(error)) from error
 
 
-def _unpack_ended(head: Data, body: bytes) -> Report:
+def _unpack_ended(rest: Data, body: Payload) -> Report:
     (
         outcome, flags, fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, retry_after_s,
         names_size, message_size, traceback_size,
-    ) = _ENDED_HEAD.unpack_from(head, _UP_HEAD_SIZE)  # fmt: skip
-    names_at = _UP_HEAD_SIZE + _ENDED_HEAD.size
+    ) = _ENDED_HEAD.unpack_from(rest)  # fmt: skip
+    names_at = _ENDED_HEAD.size
     message_at = names_at + names_size
     traceback_at = message_at + message_size
     # Comparisons that NaN fails, for the scheduler's heaps rely on an order among numbers.
     if (
-        len(head) != traceback_at + traceback_size
+        len(rest) != traceback_at + traceback_size
         or outcome > 1
         or not started_at <= ended_at
         or not 0.0 <= retry_after_s < _INFINITY
         or not (flags & _HAS_VALUE or (outcome and not body))
     ):
-        raise _malformed(head, "parts that do not fit together")
+        raise _malformed(rest, "parts that do not fit together")
     ended = Ended(
         "error" if outcome else "ok",
         started_at,
@@ -593,9 +705,9 @@ def _unpack_ended(head: Data, body: bytes) -> Report:
     )
     if outcome:
         # A task's words may hold anything; they are for reading only, so they never fail.
-        ended.error_types = tuple(str(head[names_at:message_at], "utf-8", "replace").splitlines())
-        ended.message = str(head[message_at:traceback_at], "utf-8", "replace")
-        ended.traceback = str(head[traceback_at:], "utf-8", "replace")
+        ended.error_types = tuple(str(rest[names_at:message_at], "utf-8", "replace").splitlines())
+        ended.message = str(rest[message_at:traceback_at], "utf-8", "replace")
+        ended.traceback = str(rest[traceback_at:], "utf-8", "replace")
         ended.permanent = flags & _PERMANENT != 0
         if flags & _HAS_RETRY_AFTER:
             ended.retry_after_s = retry_after_s
@@ -604,25 +716,32 @@ def _unpack_ended(head: Data, body: bytes) -> Report:
     return Report(seq, fence, ended)
 
 
-def _unpack_start_failed(head: Data, _body: bytes) -> StartFailed:
-    (error_type, message, traceback), end = _unpack_texts(head, _UP_HEAD_SIZE, 3)
-    if end != len(head):
-        raise _malformed(head, "parts of the wrong length")
+def _unpack_big_ok(rest: Data, body: Payload) -> "Success":
+    fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes = _BIG_OK_HEAD.unpack(rest)
+    if not started_at <= ended_at:  # as a plain OK
+        raise _malformed(rest, "parts that do not fit together")
+    return seq, fence, body, started_at, ended_at, cpu_s, peak_rss_bytes
+
+
+def _unpack_start_failed(rest: Data, _body: Payload) -> StartFailed:
+    (error_type, message, traceback), end = _unpack_texts(rest, 0, 3)
+    if end != len(rest):
+        raise _malformed(rest, "parts of the wrong length")
     return StartFailed(error_type, message, traceback)
 
 
-def _unpack_progress(head: Data, _body: bytes) -> Progress:
-    fence, seq, done, total = _PROGRESS_HEAD.unpack(head[_UP_HEAD_SIZE:])
+def _unpack_progress(rest: Data, _body: Payload) -> Progress:
+    fence, seq, done, total = _PROGRESS_HEAD.unpack(rest)
     return Progress(seq, fence, done, total)
 
 
-def _unpack_record(head: Data, _body: bytes) -> Record:
+def _unpack_record(rest: Data, _body: Payload) -> Record:
     import json  # noqa: PLC0415 - only where something is logged
 
     try:
-        parts = json.loads(str(head[_UP_HEAD_SIZE:], "utf-8", "surrogatepass"))
+        parts = json.loads(str(rest, "utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:  # no text, no JSON, or lists in lists without end
-        raise _malformed(head, str(error)) from error
+        raise _malformed(rest, str(error)) from error
     if (
         not isinstance(parts, dict)
         or parts.keys() != _RECORD_PARTS.keys()
@@ -630,24 +749,30 @@ def _unpack_record(head: Data, _body: bytes) -> Record:
         or not -_CREATED_MAX < parts["created"] < _CREATED_MAX
         or not all(isinstance(value, PLAIN) for value in parts["extra"].values())
     ):
-        raise _malformed(head, "no log record")
-    return Record(parts, len(head) + _RECORD_BYTES)
+        raise _malformed(rest, "no log record")
+    return Record(parts, len(rest) + _RECORD_BYTES)
 
 
-def _unpack_ready(_head: Data, _body: bytes) -> Ready:
+def _unpack_wanted(rest: Data, _body: Payload) -> Wanted:
+    return Wanted(*_WANTED_HEAD.unpack(rest))
+
+
+def _unpack_ready(_rest: Data, _body: Payload) -> Ready:
     return Ready()
 
 
-def _unpack_dropped(_head: Data, _body: bytes) -> Dropped:
+def _unpack_dropped(_rest: Data, _body: Payload) -> Dropped:
     return Dropped()
 
 
 #: What reads a whole frame from a worker, by kind; an OK has its own way.
-_UP_READERS: "Final[Mapping[int, Callable[[Data, bytes], UpMessage]]]" = {
+_UP_READERS: "Final[Mapping[int, Callable[[Data, Payload], UpMessage]]]" = {
     _ENDED: _unpack_ended,
+    _BIG_OK: _unpack_big_ok,
     _START_FAILED: _unpack_start_failed,
     _PROGRESS: _unpack_progress,
     _LOG: _unpack_record,
+    _WANTED: _unpack_wanted,
     _READY: _unpack_ready,
     _DROPPED: _unpack_dropped,
 }
@@ -656,8 +781,10 @@ _UP_READERS: "Final[Mapping[int, Callable[[Data, bytes], UpMessage]]]" = {
 #: they read, which takes its time with JSON.
 _UP_MOST: "Final[Mapping[int, tuple[int, int]]]" = {
     _ENDED: (_REST_MAX, _BODY_MAX),
+    _BIG_OK: (_BIG_OK_HEAD.size, _BODY_MAX),
     _START_FAILED: (_REST_MAX, 0),
     _PROGRESS: (_PROGRESS_HEAD.size, 0),
+    _WANTED: (_WANTED_HEAD.size, 0),
     _LOG: (PIECE_MAX - _UP_HEAD_SIZE, 0),
     _READY: (0, 0),
     _DROPPED: (0, 0),
@@ -667,17 +794,18 @@ _UP_MOST: "Final[Mapping[int, tuple[int, int]]]" = {
 # --- both --------------------------------------------------------------------------------------
 
 
-def announce(frame: "Sequence[bytes]") -> bytes:
-    """Pack the packet that announces a frame on the stream."""
-    head, *body = frame
-    return _BULK_FRAME.pack(_BULK, len(head), sum(map(len, body)))
-
-
-def _frame(head: bytes, body: "list[bytes]") -> Frame:
-    """Join what fits into one packet."""
-    if len(head) + sum(map(len, body)) <= PACKET_MAX:
-        return b"".join([head, *body])
-    return [head, *body]
+def _frame(head: bytes, payloads: "Sequence[Payload]") -> Frame:
+    """Join what fits into one packet; what does not is announced and comes in pieces."""
+    pickles = [payload.data if isinstance(payload, Parcel) else payload for payload in payloads]
+    beside = [payload.buffers if isinstance(payload, Parcel) else () for payload in payloads]
+    size = sum(map(len, pickles))
+    if not any(beside) and len(head) + size <= PACKET_MAX:
+        return b"".join([head, *pickles])
+    buffers = [buffer for several in beside for buffer in several]
+    counts = struct.pack(f"<{len(beside)}I", *map(len, beside))
+    head = b"".join([head, counts, struct.pack(f"<{len(buffers)}Q", *map(len, buffers))])
+    announcement = _BULK_FRAME.pack(_BULK, len(payloads), len(buffers), len(head), size)
+    return [announcement, head, *pickles, *buffers]
 
 
 def _pack_text(text: str) -> bytes:

@@ -185,6 +185,7 @@ class Worker:
             return False  # told to leave before the first word
         # A task may fork, and its child come home like the task: only the parent must report.
         os.register_at_fork(after_in_child=self._note_fork)
+        payload.fetch_shared = self._end.fetch
         sys.path[:] = hello.path
         sys.argv[:] = hello.argv
         self._relay_logs(hello)
@@ -251,6 +252,8 @@ class Worker:
                 message += waiting
                 waiting = message
                 del message  # else its inputs stay in memory all the same
+            elif isinstance(message, wire.Forget):
+                forget_shared(message.key)
             elif isinstance(message, wire.Drop):
                 waiting.clear()
                 send(wire.DROPPED_FRAME)
@@ -323,6 +326,13 @@ class Worker:
             return
         self._progress_due = now + PROGRESS_EVERY_S
         self._end.send_if_room(wire.pack_progress(token[0], token[1], done, total))
+
+
+def forget_shared(key: int) -> None:
+    """Let go of shared memory; in an initializer or a task that imported `procq.shared`, nobody else did."""
+    shared = sys.modules.get("procq.shared")
+    if shared is not None:
+        shared.forget(key)
 
 
 class LoggingWatch:

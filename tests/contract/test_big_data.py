@@ -1,0 +1,124 @@
+"""Buffers beside their pickles: copied as seldom as can be, and never seen by another (contract I1)."""
+
+from pathlib import Path
+
+import pytest
+from tests.contract.drivers import Driver
+from tests.support import arrays
+from tests.support.arrays import Array, array
+
+import procq
+from procq import errors
+from procq.parcel import BESIDE_BYTES
+
+SIZES = [10, BESIDE_BYTES - 1, BESIDE_BYTES, 3_000_000]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_I1_an_array_goes_there_and_comes_back(driver: Driver, size: int) -> None:
+    queue = driver.started()
+    given = Array(array(size).view[:size])
+    mixed = {"one": given, "two": [array(size, 2), "text"], "again": given}
+
+    assert queue.submit(arrays.echo, given).result() == given
+    assert queue.submit(arrays.echo, mixed).result() == mixed
+    assert queue.submit(arrays.echo, value=mixed).result() == mixed
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_I1_a_task_sees_its_arguments_as_they_were_submitted(driver: Driver, size: int) -> None:
+    given = array(size)
+    before = bytes(given.view[:4])
+    queue = driver.queue()
+    handle = queue.submit(arrays.overwrite, given)
+    given.view[:4] = b"late"
+    queue.start()
+
+    assert handle.result() == [before]
+    assert bytes(given.view[:4]) == b"late"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_I1_an_attempt_sees_nothing_of_what_the_one_before_wrote(driver: Driver, size: int, tmp_path: Path) -> None:
+    given = array(size)
+    spec = procq.task(arrays.overwrite_and_fail_once, max_attempts=2, backoff=0).spec(given, str(tmp_path / "failed"))
+
+    handle = driver.started().submit(spec)
+
+    assert handle.result() == [bytes(given.view[:4])]
+    assert handle.attempts == 2
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_I1_a_result_is_another_object_each_time(driver: Driver, size: int) -> None:
+    queue = driver.started()
+    handle = queue.submit(arrays.make, size)
+    first = handle.result()
+    first.view[:4] = b"mine"
+
+    assert handle.result() == array(size)
+    assert queue.submit(arrays.echo, handle).result() == array(size)
+    assert bytes(first.view[:4]) == b"mine"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_I1_what_a_task_does_later_to_what_it_returned_is_not_seen(driver: Driver, size: int) -> None:
+    queue = driver.started()
+    handle = queue.submit(arrays.keep_and_return, size)
+    queue.submit(arrays.change_kept).result()
+
+    assert handle.result() == array(size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_E2_a_result_reaches_each_of_its_dependents_unchanged(driver: Driver, size: int) -> None:
+    queue = driver.queue()
+    one, two = queue.submit(arrays.make, size), queue.submit(arrays.make, size, 2)
+    dependents = [queue.submit(arrays.overwrite, one.out, two.out, one.out) for _ in range(3)]
+    queue.start()
+
+    begins = [bytes(array(size, first).view[:4]) for first in (1, 2)]
+    for dependent in dependents:
+        assert dependent.result()[:2] == begins
+
+
+def test_I1_a_read_only_array_stays_so(driver: Driver) -> None:
+    queue = driver.started()
+    assert queue.submit(arrays.is_read_only, Array(bytes(100_000))).result()
+    assert not queue.submit(arrays.is_read_only, Array(bytearray(100_000))).result()
+
+
+def test_I1_an_error_may_hold_an_array(driver: Driver) -> None:
+    error = driver.started().submit(arrays.fail_with, array(300_000)).exception()
+
+    assert isinstance(error, ValueError)
+    assert error.args == (array(300_000),)
+
+
+def test_C2_the_same_id_with_the_same_array_is_the_same_task_and_with_another_not(driver: Driver) -> None:
+    queue = driver.queue()
+    echo = procq.task(arrays.echo)
+    first = queue.submit(echo.using(id="a").spec(array(300_000)))
+
+    assert queue.submit(echo.using(id="a").spec(array(300_000))) is first
+    other = array(300_000)
+    other.view[-1] ^= 1
+    with pytest.raises(errors.DuplicateTaskError):
+        queue.submit(echo.using(id="a").spec(other))
+
+
+def test_F2_arrays_are_mapped_and_their_results_are_their_own(driver: Driver) -> None:
+    queue = driver.started()
+    found = list(queue.map(arrays.make, [100_000] * 5))
+    found[0].view[:4] = b"mine"
+
+    assert found[1:] == [array(100_000)] * 4
+    assert list(queue.map(arrays.ends, [array(100_000, first) for first in range(5)])) == [
+        (len(array(100_000).view), first, array(100_000, first).view[-1]) for first in range(5)
+    ]
+
+
+def test_H3_an_initializer_may_take_an_array(driver: Driver) -> None:
+    queue = driver.started(initializer=arrays.overwrite, initargs=(array(300_000),))
+
+    assert queue.submit(arrays.echo, 1).result() == 1

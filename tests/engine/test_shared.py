@@ -1,0 +1,116 @@
+"""Shared memory and the processes that read it: it goes when its users go, whatever ends them (contract I2, I3)."""
+
+import gc
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.support import arrays, process_tasks as tasks
+from tests.support.arrays import Array, array
+from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
+from tests.support.looking import PATIENCE_S, check_invariants, pids
+from tests.support.process_tasks import Gate
+
+import procq
+from procq import Queue
+from procq.errors import WorkerCrashed
+
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
+
+
+def mappings(pid: int) -> int:
+    return Path(f"/proc/{pid}/maps").read_text().count("procq-shared")
+
+
+def maps_shared(pid: int) -> bool:
+    return mappings(pid) > 0
+
+
+def test_I2_workers_keep_it_while_it_is_referred_to_and_let_go_then() -> None:
+    before = mappings(os.getpid())
+    with Queue(workers=2) as queue:
+        shared = procq.share(array(300_000))
+        for _ in range(20):
+            queue.submit(arrays.ends, shared.out).result(PATIENCE_S)
+        assert any(map(maps_shared, pids(queue)))
+        assert mappings(os.getpid()) == before, "nobody asked for its value here"
+
+        del shared
+        gc.collect()
+        assert wait_until(lambda: not any(map(maps_shared, pids(queue))), PATIENCE_S)
+        check_invariants(queue)
+
+
+def test_I2_a_busy_worker_lets_go_when_it_can(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    with Queue(workers=1) as queue:
+        shared = procq.share(array(300_000))
+        queue.submit(arrays.ends, shared.out).result(PATIENCE_S)
+        held = queue.submit(tasks.pass_gate, gate.path)
+        gate.wait_begun()
+        del shared
+        gc.collect()
+        (pid,) = pids(queue)
+        assert maps_shared(pid)
+        gate.open()
+        held.result(PATIENCE_S)
+        assert wait_until(lambda: not maps_shared(pid), PATIENCE_S)
+
+
+def test_I2_a_new_worker_gets_it_too() -> None:
+    shared = procq.share(array(300_000))
+    with Queue(workers=1) as queue:
+        for _ in range(3):
+            assert queue.submit(arrays.ends, shared.out).result(PATIENCE_S)[0] == len(shared.value.view)
+            (pid,) = pids(queue)
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_I2_many_at_once_on_busy_workers() -> None:
+    """Sent ahead like others, and each is asked for when its turn comes."""
+    many = [procq.share(number) for number in range(50)]
+    with Queue(workers=2) as queue:
+        handles = [queue.submit(arrays.echo, shared) for _ in range(20) for shared in many]
+        assert [handle.result(PATIENCE_S) for handle in handles] == list(range(50)) * 20
+        del many
+        gc.collect()
+        check_invariants(queue)
+
+
+def test_I2_a_nested_queue_shares_what_its_worker_was_given() -> None:
+    shared = procq.share(array(300_000))
+    with Queue(workers=1) as queue:
+        assert queue.submit(share_again, shared.out).result(PATIENCE_S) == arrays.ends(array(300_000))
+
+
+def share_again(given: Array) -> tuple[int, int, int]:
+    with Queue(workers=1) as queue:
+        return queue.submit(arrays.ends, procq.share(given).out).result(PATIENCE_S)
+
+
+def test_H5_a_worker_that_asks_for_what_its_task_was_not_given_is_ended() -> None:
+    shared = procq.share(array(300_000))
+    with Queue(workers=1) as queue:
+        queue.submit(arrays.ends, shared.out).result(PATIENCE_S)
+        error = queue.submit(fetch, shared._block.key).exception(PATIENCE_S)
+
+        assert isinstance(error, WorkerCrashed)
+        assert "shared memory that its task was not given" in str(error)
+
+
+def fetch(key: int) -> int:
+    found: int = tasks.worker_end().fetch(key)
+    return found
+
+
+def test_I1_more_than_two_gib_go_there_and_come_back() -> None:
+    """More than a signed number of 32 bits can say, which is what sockets and pickles of old trip over."""
+    size = 2**31 + 12_345
+    if (free := psutil.virtual_memory().available) < 5 * size:
+        pytest.skip(f"needs 11 GB of memory, and {free} bytes are free")
+    with Queue(workers=1, max_pending_bytes=None) as queue:
+        returned = queue.submit(arrays.echo, arrays.huge(size)).result(PATIENCE_S)
+        assert isinstance(returned, Array)
+        assert arrays.ends(returned) == (size, 7, 9)

@@ -1,0 +1,127 @@
+"""Interrupts a thread at one chosen moment after the other, wherever Python would call a signal handler.
+
+CPython calls it when a function begins, after a call and when a loop goes round, and nowhere else
+(interrupts.py relies on that); so do we, by tracing.  What is called is procq's own handler, which
+waits where it would wait for a real Ctrl-C.
+"""
+
+import dis
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import procq
+from procq import interrupts
+
+#: After these instructions CPython looks for signals.
+_LOOKS_AFTER: Final = ("RESUME", "CALL", "JUMP_BACKWARD")
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class Interrupter:
+    """Interrupts once, at the moment of this number among those in the frames of some modules.
+
+    Args:
+        number: Which moment.
+        modules: The names of the modules.
+        handler: What is called then.
+
+    Attributes:
+        done: Whether that moment has come.
+    """
+
+    def __init__(self, number: int, *modules: str, handler: "Handler" = interrupts._on_interrupt) -> None:
+        self.done = False
+        self._handler = handler
+        self._left = number
+        self._modules = modules
+        #: where each frame stands, and whether a call to Python is what it does: then nobody looks after it
+        self._at: dict[FrameType, tuple[int, bool]] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Interrupt what is done within, unless that has been done."""
+        before = sys.gettrace()
+        if not self.done:
+            sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            self._at.clear()
+
+    def _called(self, frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - a trace function
+        caller = frame.f_back
+        if caller in self._at:
+            self._at[caller] = (self._at[caller][0], True)
+        if frame.f_globals.get("__name__") not in self._modules or frame.f_code.co_name == "__del__":
+            return None  # within a `__del__` Python tells what is raised, and goes on
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self._at[frame] = (-1, False)
+        return self._traced if event == "call" else None
+
+    def _traced(self, frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401
+        if event == "return":
+            self._at.pop(frame, None)
+        if event != "opcode" or self.done:
+            return self._traced
+        before, called_python = self._at.get(frame, (-1, False))
+        self._at[frame] = (frame.f_lasti, False)
+        if called_python or not _name_at(frame.f_code, before).startswith(_LOOKS_AFTER):
+            return self._traced
+        self._left -= 1
+        if self._left < 0:
+            self.done = True
+            self._handler(signal.SIGINT, frame)
+        return self._traced
+
+
+@cache
+def _names(code: CodeType) -> dict[int, str]:
+    return {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
+
+
+def _name_at(code: CodeType, offset: int) -> str:
+    return _names(code).get(offset, "")
+
+
+#: What `counted` was called with; an inline queue calls it in this process.
+CALLS: Final[list[int]] = []
+
+
+def counted(number: int) -> int:
+    """Note a call; in an inline queue alone."""
+    CALLS.append(number)
+    return number
+
+
+class Rebuilt:
+    """A result that is rebuilt by a function, and so travels as a pickle of its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"Rebuilt({self.number})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rebuilt) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Rebuilt, (self.number,)
+
+
+def counted_or_failed(number: int) -> object:
+    """Fail at each fifth number, and return something to be rebuilt for each third."""
+    counted(number)
+    if number % 5 == 4:
+        raise procq.Permanent(LookupError(str(number)))
+    return Rebuilt(number) if number % 3 == 1 else number
