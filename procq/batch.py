@@ -14,7 +14,7 @@ from procq.errors import CycleError, PayloadError, UnknownDependencyError, Unkno
 from procq.handle import Handle, supervisor_of, task_of
 from procq.parcel import Payload
 from procq.payload import NotPicklable, dump_call
-from procq.spec import Options, TaskFunction, TaskSpec
+from procq.spec import Options, TaskFunction, TaskSpec, type_of
 from procq.supervisor import Supervisor
 
 Handlers = Mapping[str, Callable[..., object]]
@@ -105,6 +105,21 @@ def _draft(spec: TaskSpec[Any], handlers: Handlers) -> Draft:
     if draft.options.run_if == "failure" and not draft.depends_on:
         raise UsageError(f"{draft.label} has run_if='failure' and depends on nothing that could fail; add depends_on=")
     return draft
+
+
+def pickle_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> Payload:
+    """Pickle what each worker calls first; empty for nothing.
+
+    Raises:
+        PayloadError: It cannot be pickled.
+        UsageError: It takes the result of a task.
+    """
+    if initializer is None:
+        return b""
+    payload, inputs = pickle_call(initializer, tuple(initargs), {}, type_of(initializer))
+    if inputs:
+        raise UsageError("initargs: a spec or handle stands for a result that a starting worker cannot have")
+    return payload
 
 
 @final

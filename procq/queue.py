@@ -28,7 +28,7 @@ from typing import (
 )
 
 from procq import loader
-from procq.batch import Draft, Resolver, draft_all, in_order, pickle_call
+from procq.batch import Draft, Resolver, draft_all, in_order, pickle_call, pickle_initializer
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
@@ -37,7 +37,6 @@ from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.log import WARNING, Logger
 from procq.outcome import Ended
-from procq.parcel import Payload
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
@@ -189,7 +188,7 @@ class Queue:
                 workers=self.workers,
                 kill_grace_s=seconds(kill_grace, field="kill_grace"),
                 start_timeout_s=seconds(start_timeout, field="start_timeout"),
-                initializer=_pickled_initializer(initializer, initargs),
+                initializer=pickle_initializer(initializer, initargs),
                 jobs=loader.known,
                 max_tasks_per_worker=(
                     None
@@ -774,16 +773,6 @@ def _checked_byte_bound(value: object) -> int | Callable[[], int] | None:
     if value is _NOT_GIVEN:
         return quarter_of_memory
     return None if value is None else size_bytes(cast("Size", value), field="max_pending_bytes")
-
-
-def _pickled_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> Payload:
-    if initializer is None:
-        return b""
-    name = type_of(initializer)
-    payload, inputs = pickle_call(initializer, tuple(initargs), {}, name)
-    if inputs:
-        raise UsageError("initargs: a spec or handle stands for a result that a starting worker cannot have")
-    return payload
 
 
 # --- the end of the interpreter ------------------------------------------------------------------

@@ -29,9 +29,9 @@ dependencies, timeouts, dead letters, shutdown.  It differs in this:
 
 import signal as signals
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Literal, NoReturn, TypedDict, Unpack
 
+from procq.batch import pickle_initializer
 from procq.engine.inline import FakeClock, InlineContext, InlineEngine
 from procq.errors import UsageError
 from procq.inside import current
@@ -89,7 +89,7 @@ def inline(
         clock=FakeClock() if clock is None else clock,
         seed=seed,
         kill_grace_s=seconds(kill_grace, field="kill_grace"),
-        initializer=None if initializer is None else partial(initializer, *initargs),
+        initializer=pickle_initializer(initializer, initargs),
         capture=capture,
     )
     return Queue(workers=1, engine=engine, **parameters)

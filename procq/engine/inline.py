@@ -15,7 +15,7 @@ Rule: nothing here reads a real clock or starts a thread.
 import contextlib
 import io
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NoReturn, final
@@ -27,7 +27,8 @@ from procq.engine.tail import Tail
 from procq.errors import UsageError, WorkerStartError
 from procq.inside import Context, Terminated, enter
 from procq.outcome import Ended, class_names
-from procq.parcel import copied
+from procq.parcel import Payload, copied
+from procq.payload import load_call
 from procq.units import Duration, seconds
 
 if TYPE_CHECKING:
@@ -169,8 +170,8 @@ class InlineEngine:
         clock: The clock, which only `step`, `spend` and the test move.
         seed: Of the draws for jitter.
         kill_grace_s: From asking an attempt to stop until it is killed, on the fake clock.
-        initializer: What a worker would call first: called before the first attempt, and again
-            after each death.
+        initializer: The pickled call that a worker would make first, or nothing: made before the
+            first attempt, and again after each death.
         capture: Whether to take down what attempts write to `sys.stdout` and `sys.stderr`; not what
             C code and other programs write, for the descriptors are the test's own.
     """
@@ -186,7 +187,7 @@ class InlineEngine:
         clock: FakeClock,
         seed: int = 0,
         kill_grace_s: float = 1.0,
-        initializer: Callable[[], object] | None = None,
+        initializer: Payload = b"",
         capture: bool = False,
     ) -> None:
         self.clock = clock
@@ -194,7 +195,7 @@ class InlineEngine:
         self.draw = Random(seed).random  # noqa: S311 - jitter needs no secrecy
         self._kill_grace_s = kill_grace_s
         self._initializer = initializer
-        self._initialized = initializer is None
+        self._initialized = not initializer
         self._capture = capture
         self._host: Host | None = None
         #: held by the thread that takes a step
@@ -362,9 +363,9 @@ class InlineEngine:
 
     def _initialize(self, host: Host) -> None:
         """Do what a starting worker does first (contract H3, D11)."""
-        assert self._initializer is not None
         try:
-            self._initializer()
+            fn, args, kwargs = load_call(copied(self._initializer), ())
+            fn(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 - an initializer is the user's code
             name, message, trace = attempts.describe(error)
             text = f"workers cannot start; the last time {name}: {message}\n{trace}".rstrip()
@@ -414,7 +415,7 @@ class InlineEngine:
         elif ended.terminated:
             ended = _death_report("SIGTERM", ended.started_at, ended.ended_at)
         if run.death is not None or run.stopping is not None or ended.outcome == "crash":
-            self._initialized = self._initializer is None  # its worker is never used again
+            self._initialized = not self._initializer  # its worker is never used again
         return ended
 
     def _stop(self, run: _Run, reason: "Outcome", *, grace_s: float) -> None:

@@ -446,7 +446,8 @@ def test_an_initializer_runs_when_the_first_task_does_and_again_after_a_death() 
             testing.crash()
 
     CALLS["die once"] = die_once
-    with testing.inline(initializer=seen.append, initargs=("initialized",)) as queue:
+    CALLS["initialize"] = lambda: seen.append("initialized")
+    with testing.inline(initializer=call, initargs=("initialize",)) as queue:
         assert seen == []
         queue.submit(procq.task(call, max_attempts=2, backoff=0).spec("die once")).wait()
 
