@@ -77,9 +77,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'procq' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - loaded by the interpreter already
-
-    value = getattr(import_module(f"procq.{home}"), name)
+    # Not by `importlib`, which is a module that nobody else needs at the start.
+    value = getattr(__import__(f"procq.{home}", fromlist=(name,)), name)
     globals()[name] = value
     return value
 

@@ -4,7 +4,6 @@ Results and errors are unpickled here, in the thread that asks, and anew each ti
 polls: a waiter hangs a queue of its own on the task and sleeps on that.
 """
 
-import logging
 import weakref
 from _queue import Empty, SimpleQueue
 from collections import deque
@@ -22,21 +21,20 @@ from procq.errors import (
     PayloadError,
     RemoteError,
     RemoteTraceback,
-    TaskCancelled,
     TaskError,
-    TaskExpired,
     UsageError,
     WorkerCrashed,
     WorkerLost,
     WorkerStartError,
 )
+from procq.log import WARNING, Logger
 from procq.outcome import Ended, class_names
 from procq.payload import loads
 from procq.spec import Output, stand_for
 from procq.supervisor import Supervisor
 from procq.units import Duration, seconds
 
-logger = logging.getLogger(__name__)
+logger = Logger(__name__)
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
@@ -289,7 +287,7 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
 def warn_if_not_started(supervisor: Supervisor, timeout_s: float | None) -> None:
     """Warn of a wait without end for a queue that was not started."""
     if not supervisor.opened and timeout_s is None:
-        logger.warning("waiting for a task of a queue that was not started; call its start(), or use `with`")
+        logger.log(WARNING, "waiting for a task of a queue that was not started; call its start(), or use `with`")
 
 
 def _has_ended(supervisor: Supervisor, task: Task) -> bool:
@@ -451,6 +449,8 @@ def error_of(task: Task) -> BaseException | None:
 
 
 def _error_of_cancellation(task: Task) -> TaskError:
+    from procq.errors import TaskCancelled, TaskExpired  # noqa: PLC0415 - imports `concurrent.futures`
+
     match task.cause:
         case "dependency":
             return _error_of_dependency(task)

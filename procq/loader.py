@@ -233,7 +233,7 @@ def _put_first_on_path(directory: str) -> None:
 
 def _refusal(what: str, *, where: str = "", hint: str = "") -> "JobsFileError":
     """Make a `JobsFileError`."""
-    # Here and not above: errors.py brings in concurrent.futures, which a worker need not pay for.
+    # Here and not above: errors bring in `typing`, which a worker need not pay for.
     from procq.errors import JobsFileError  # noqa: PLC0415
 
     return JobsFileError(what, where=where, hint=hint)

@@ -65,9 +65,9 @@ class NotPicklable(Exception):  # noqa: N818 - becomes a PayloadError where the 
 class _Session(_local):
     """What the call being pickled or unpickled in this thread refers to."""
 
-    #: While pickling: the objects standing for results, in the order of their numbers.
+    #: While pickling: the objects standing for results and their numbers, by `id`, in order.
     #: None when no call is being pickled in this thread.
-    found: "list[object] | None" = None
+    found: "dict[int, tuple[int, object]] | None" = None
     #: While pickling: the shared memory that it refers to.
     shares: "Sequence[Share]" = ()
     #: While unpickling: the pickled results, by number.
@@ -171,7 +171,7 @@ def dump_part(value: object) -> "tuple[Payload, list[object]]":
     Raises:
         NotPicklable: Something in it cannot be pickled.
     """
-    found: list[object] = []
+    found: dict[int, tuple[int, object]] = {}
     # Pickling runs users' code, which may pickle another call: what was there comes back.
     before = _SESSION.found, _SESSION.shares
     _SESSION.found, _SESSION.shares = found, ()
@@ -183,7 +183,7 @@ def dump_part(value: object) -> "tuple[Payload, list[object]]":
         _SESSION.found, _SESSION.shares = before
     if shares:
         data = Parcel(data.data, data.buffers, shares) if isinstance(data, Parcel) else Parcel(data, (), shares)
-    return data, found
+    return data, [standin for _, standin in found.values()]
 
 
 def take_along(*shares: "Share") -> bool:
@@ -247,11 +247,8 @@ def placeholder(standin: object) -> "tuple[object, ...] | None":
     found = _SESSION.found
     if found is None:
         return None
-    for number, known in enumerate(found):
-        if known is standin:
-            return _result_of, (number,)
-    found.append(standin)
-    return _result_of, (len(found) - 1,)
+    number, _ = found.setdefault(id(standin), (len(found), standin))
+    return _result_of, (number,)
 
 
 def _result_of(number: int) -> object:

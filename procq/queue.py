@@ -6,13 +6,11 @@ the supervisor under the one lock.  No rule of scheduling stands here.
 
 import atexit
 import itertools
-import logging
 import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import (
@@ -37,7 +35,7 @@ from procq.core.task import DeadLetter, Task
 from procq.engine.local.machine import quarter_of_memory, usable_cpus
 from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
-from procq.mapping import ITEMS_MAX, Results, Size as MapSize, Source, alone_because, chunks_of
+from procq.log import WARNING, Logger
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
@@ -45,9 +43,12 @@ from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds, size_bytes
 
 if TYPE_CHECKING:
-    from procq.engine.protocol import Engine
+    from datetime import datetime
 
-logger = logging.getLogger(__name__)
+    from procq.engine.protocol import Engine
+    from procq.mapping import Results
+
+logger = Logger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,10 +56,10 @@ R = TypeVar("R")
 #: "Not given", where None means something else.
 _NOT_GIVEN: Final = object()
 
-#: Finished tasks with an id of their own that are kept, and for how long (contract F5).
-RETENTION: Final = (10_000, "1h")
-#: Dead letters that are kept, and for how long (contract F6; the figures of asynq and Dramatiq).
-DEAD_LETTERS: Final = (10_000, "7d")
+#: Finished tasks with an id of their own that are kept, and for how long: an hour (contract F5).
+RETENTION: Final = (10_000, 3600)
+#: Dead letters that are kept, and for how long: a week (contract F6; the figures of asynq and Dramatiq).
+DEAD_LETTERS: Final = (10_000, 604_800)
 
 #: How a known task is named: by its id, its handle or its spec (contract C0).
 TaskRef: TypeAlias = "str | Handle[Any] | TaskSpec[Any]"
@@ -346,10 +347,17 @@ class Queue:
             return self._submit_batch([what.spec(*args, **kwargs)])[0]
         supervisor.check_usable()  # before work is done for nothing; and again under the lock
         type_name = type_of(what)
-        payload, inputs = pickle_call(what, args, kwargs, type_name)
-        if inputs:
-            return self._submit_batch([call_spec(what, args, kwargs)])[0]
-        task = Task(f"#{next(self._numbers)}", type_name, payload, DEFAULTS)
+        payload, found = pickle_call(what, args, kwargs, type_name)
+        inputs: tuple[Task, ...] = ()
+        if found:
+            known = self._tasks_behind(found)
+            if known is None:
+                return self._submit_batch([call_spec(what, args, kwargs)])[0]
+            inputs = known
+        task = Task(
+            f"#{next(self._numbers)}", type_name, payload, DEFAULTS,
+            depends_on=tuple(dict.fromkeys(inputs)) if inputs else (), inputs=inputs,
+        )  # fmt: skip
         with supervisor.lock:
             supervisor.wait_for_room(len(payload), block=True, timeout_s=None)
             supervisor.check_usable()
@@ -358,6 +366,16 @@ class Queue:
             handle: Handle[Any] = Handle(supervisor, task)
             supervisor.submit((task,))
         return handle
+
+    def _tasks_behind(self, sources: Sequence[object]) -> tuple[Task, ...] | None:
+        """Return the tasks of handles of this queue; None if there is anything else among the sources."""
+        supervisor = self._supervisor
+        tasks = []
+        for source in sources:
+            if not isinstance(source, Handle) or supervisor_of(source) is not supervisor:
+                return None
+            tasks.append(task_of(source))
+        return tuple(tasks)
 
     def submit_many(self, specs: Iterable[TaskSpec[R]]) -> list[Handle[R]]:
         """Submit many specs; a list or tuple is checked whole before any of it is accepted.
@@ -556,6 +574,15 @@ class Queue:
         Raises:
             UsageError: No iterable, or a value that cannot be.
         """
+        from procq.mapping import (  # noqa: PLC0415 - 1 ms that only a map needs
+            ITEMS_MAX,
+            Results,
+            Size as MapSize,
+            Source,
+            alone_because,
+            chunks_of,
+        )
+
         if not iterables:
             raise UsageError("map() needs at least one iterable")
         window = None if buffersize is None else count(buffersize, field="buffersize", least=1)
@@ -709,9 +736,13 @@ def _due(options: Options, now: float) -> float | None:
 
 def _instant(value: "float | datetime | None", now: float) -> float | None:
     """Turn a wait or a wall-clock instant into one of the queue's clock, once (contract, Words)."""
-    if isinstance(value, datetime):
-        return now + (value - datetime.now(value.tzinfo)).total_seconds()
-    return None if value is None else now + value
+    if value is None:
+        return None
+    if isinstance(value, int | float):
+        return now + value
+    from datetime import datetime  # noqa: PLC0415 - imported by the user already
+
+    return now + (value - datetime.now(value.tzinfo)).total_seconds()
 
 
 def _checked_handlers(handlers: Mapping[str, Callable[..., object]] | None) -> dict[str, Callable[..., object]]:
@@ -754,7 +785,8 @@ def _kill_at_exit() -> None:
         with suppress(Exception):
             cut_off = [] if supervisor.closing else supervisor.shutdown("kill", 0).cut_off
             if cut_off:
-                logger.warning(
+                logger.log(
+                    WARNING,
                     "the program ended with %d tasks left, which were cut off; use `with Queue()`, or shutdown()",
                     len(cut_off),
                 )

@@ -6,15 +6,30 @@ Knows nothing of queues: a spec describes a task, a queue makes one of it.
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from types import CodeType, FunctionType, MappingProxyType
-from typing import Any, Final, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast, final, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    final,
+    overload,
+)
 
 from procq.errors import UsageError
 from procq.outcome import qualified_name
 from procq.payload import BY_NAME, placeholder, same
 from procq.retry import Backoff, BackoffLike, as_backoff
-from procq.units import Duration, count, seconds
+from procq.units import Duration, count, is_datetime, seconds
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +54,7 @@ class _HandlerOptions(TypedDict, total=False):
     priority: int
     max_attempts: int
     timeout: Duration | None
-    run_at: datetime | None
+    run_at: "datetime | None"
     delay: Duration | None
     expires: "Duration | datetime | None"
     depends_on: Iterable[object]
@@ -88,7 +103,7 @@ class Options:
         if self.delay_s is not None and self.run_at is not None:
             raise UsageError("delay and run_at are both given; give one of them")
         expires = given.get("expires")
-        self.expires = expires if isinstance(expires, datetime) else _seconds_or_none(expires, "expires")
+        self.expires = expires if is_datetime(expires) else _seconds_or_none(expires, "expires")
         self.depends_on = _dependencies(given.get("depends_on", ()))
         self.run_if = _one_of(given.get("run_if", "success"), "run_if", _RUN_IF)
         backoff = given.get("backoff")
@@ -177,8 +192,8 @@ def _positive_or_none(value: object, field: str) -> float | None:
     return result
 
 
-def _instant_or_none(value: object, field: str) -> datetime | None:
-    if value is None or isinstance(value, datetime):
+def _instant_or_none(value: object, field: str) -> "datetime | None":
+    if value is None or is_datetime(value):
         return value
     raise UsageError(f"{field}={value!r}: expected a datetime; for a duration use delay=")
 

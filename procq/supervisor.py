@@ -7,7 +7,6 @@ a caller that submits, or the engine's own.
 """
 
 import contextlib
-import logging
 import os
 import threading
 import weakref
@@ -32,10 +31,11 @@ from procq.errors import (
     WorkerStartError,
 )
 from procq.interrupts import WATCH, changes, raise_pending, shielded, unwatch, waits, watch
+from procq.log import DEBUG, ERROR, Logger
 from procq.outcome import Ended
 from procq.parcel import Payload
 
-logger = logging.getLogger(__name__)
+logger = Logger(__name__)
 
 Mode = Literal["drain", "finish", "kill"]
 Listener = Callable[[Task], None]
@@ -946,7 +946,7 @@ class CallbackThread:
             thread.start()
         except RuntimeError as error:  # the system has none to spare: the next callback tries again
             # From 3.12 on none can be started while the interpreter ends, which is nobody's fault.
-            level = logging.DEBUG if "interpreter shutdown" in str(error) else logging.ERROR
+            level = DEBUG if "interpreter shutdown" in str(error) else ERROR
             logger.log(level, "%s cannot be called: %s", self._what, error)
         else:
             self._thread = thread
@@ -980,7 +980,7 @@ class CallbackThread:
             except BaseException:
                 # A user's callback: whatever it raises is told once and harms nobody (F4).
                 with contextlib.suppress(BaseException):  # a handler of the program's may raise too
-                    logger.exception("%s raised", self._what)
+                    logger.log(ERROR, "%s raised", self._what, exc_info=True)
             del call  # or it would keep a handle alive until the next one comes
 
 

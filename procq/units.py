@@ -8,9 +8,13 @@ the field and the value (contract C3).  Pure functions; no clock.
 
 import math
 import re
-from typing import Final, Protocol, runtime_checkable
+import sys
+from typing import TYPE_CHECKING, Final, Protocol, TypeGuard, runtime_checkable
 
 from procq.errors import UsageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 @runtime_checkable
@@ -24,18 +28,17 @@ Duration = float | str | _HasTotalSeconds  #: what a parameter that is a time ac
 Size = int | str  #: what a parameter that is a size accepts
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "us": 1e-6}
+# Patterns as texts: to compile them takes 1 ms, and `re` keeps what it has compiled.
 #: As many digits as any use of it has, so that what is read is always finite.
 _NUMBER: Final = r"(\d{1,20}(?:\.\d{1,20})?)"
-_PLAIN: Final = re.compile(_NUMBER)
 _PART: Final = rf"{_NUMBER}\s*(us|ms|s|m|h|d)"
-_DURATION_PART: Final = re.compile(_PART)
-_DURATION: Final = re.compile(rf"({_PART}\s*)+")
+_DURATION: Final = rf"({_PART}\s*)+"
 _BYTES: Final = {
     "": 1, "b": 1,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_SIZE: Final = re.compile(rf"{_NUMBER}\s*([a-z]*)", re.IGNORECASE)
+_SIZE: Final = rf"{_NUMBER}\s*([a-z]*)"
 
 
 class UnitError(UsageError, ValueError):
@@ -72,14 +75,20 @@ def seconds(value: Duration, *, field: str) -> float:
     return result
 
 
+def is_datetime(value: object) -> "TypeGuard[datetime]":
+    """Return whether a value is a `datetime`, which it can be only where that module has been imported (1 ms)."""
+    module = sys.modules.get("datetime")
+    return module is not None and isinstance(value, module.datetime)
+
+
 def _seconds_of_text(text: str, field: str) -> float:
     """Read "1h30m" and its like; a bare number is seconds."""
     plain = text.strip().lower()
-    if _PLAIN.fullmatch(plain) is not None:
+    if re.fullmatch(_NUMBER, plain) is not None:
         return float(plain)
-    if _DURATION.fullmatch(plain) is None:
+    if re.fullmatch(_DURATION, plain) is None:
         raise UnitError(f"{field}={text!r}: can't read this duration; write 250ms, 1.5s, 5m or 1h30m")
-    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(plain))
+    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_PART, plain))
 
 
 def _as_float(value: float) -> float:
@@ -113,7 +122,7 @@ def size_bytes(value: Size, *, field: str) -> int:
 
 def _bytes_of_text(text: str, field: str) -> int:
     """Read "512MB", "1.5GiB"; a bare number is bytes."""
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if match is None or match[2].lower() not in _BYTES:
         raise UnitError(f"{field}={text!r}: can't read this size; write 512MB (10^6) or 512MiB (2^20)")
     whole, _, decimals = match[1].partition(".")

@@ -303,7 +303,8 @@ def errors_of_the_code() -> dict[str, Listed]:
     """Read `procq.errors`."""
     public = [
         value
-        for name, value in vars(errors).items()
+        for name in dir(errors)
+        for value in (getattr(errors, name),)
         if isinstance(value, type) and value.__module__ == errors.__name__ and not name.startswith("_")
     ]
     found: dict[str, Listed] = {}

@@ -174,6 +174,19 @@ def test_E2_one_result_may_be_used_twice_and_is_run_once(driver: Driver, log: Lo
     assert log.lines == ["ran"]
 
 
+def test_E2_two_handles_of_one_task_are_one_dependency(driver: Driver) -> None:
+    queue = driver.queue()
+    first = queue.submit(tasks.add, 1, 1)
+    twin = queue.handle(first.id)
+    assert twin is not first
+
+    second = queue.submit(tasks.total, first, twin, first.out, 1)
+    queue.start()
+
+    assert second.result() == 7
+    assert queue.stats().counts[Status.SUCCEEDED] == 2
+
+
 def test_E2_a_diamond_is_run_once_each(driver: Driver) -> None:
     queue = driver.started()
     top = procq.task(tasks.add).spec(1, 1)

@@ -13,7 +13,7 @@ from procq.units import UnitError
 
 CLASSES = [
     value
-    for value in (*vars(errors).values(), UnitError)
+    for value in (*(getattr(errors, name) for name in dir(errors)), UnitError)
     if inspect.isclass(value) and issubclass(value, ProcqError) and not value.__name__.startswith("_")
 ]
 

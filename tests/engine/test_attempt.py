@@ -5,6 +5,7 @@ import itertools
 import os
 import pickle
 import signal
+import traceback
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,39 @@ def test_a_traceback_has_the_tasks_frames_only_and_the_whole_chain() -> None:
     assert "in _deeper" in text
     assert attempt.__file__ not in text
     assert payload.__file__ not in text
+
+
+def test_the_traceback_of_a_stop_reads_as_any_other() -> None:
+    """It is made without the module `traceback`, whose import took longer than the stop itself."""
+    try:
+        _Stopping().stop()
+    except Terminated as error:
+        text, frames = attempt._traceback(error), error.__traceback__
+        usual = traceback.format_exception(type(error), error, frames)
+    marks_left_out = [line for line in "".join(usual).splitlines() if line.strip("\t ^~")]
+
+    assert text.splitlines() == marks_left_out
+    assert "raise Terminated  # a line of source" in text
+
+
+class _Stopping:
+    def stop(self) -> None:
+        exec("self.go_on()", {"self": self})  # a frame whose source is in no file
+
+    def go_on(self) -> None:
+        raise Terminated  # a line of source
+
+
+def test_the_traceback_of_a_stop_amid_another_error_tells_of_both() -> None:
+    def stopped_while_handling() -> None:
+        try:
+            dict[str, int]()["inner"]
+        except KeyError:
+            _Stopping().go_on()
+
+    ended = run_task(stopped_while_handling)
+
+    assert ended.traceback.index("KeyError: 'inner'") < ended.traceback.index("procq.inside.Terminated")
 
 
 @pytest.mark.parametrize("task", [tasks.fail_two_parts, tasks.fail_with_lock])

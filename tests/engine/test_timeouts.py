@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support import process_tasks as tasks
 from tests.support.leaks import gone, no_leaks, wait_until  # noqa: F401 - a fixture
-from tests.support.looking import PATIENCE_S, check_invariants, pids, run_file, wait_idle
+from tests.support.looking import PATIENCE_S, check_invariants, pids, run_file, run_script, wait_idle
 from tests.support.process_tasks import Gate
 
 from procq import Queue, Status, task
@@ -260,3 +260,20 @@ def test_H5_a_stopped_worker_whose_task_was_taken_back_does_not_hold_up_the_next
 
         assert handle.result(PATIENCE_S) != pid
         assert handle.attempts == 1
+
+
+def test_D5_to_stop_an_attempt_imports_nothing(tmp_path: Path) -> None:
+    """The first stop of a program was 10 to 20 ms late: psutil was imported in the supervisor's thread."""
+    script = f"""
+import sys
+from tests.support.process_tasks import announced_loop
+from procq import Queue, task
+if __name__ == "__main__":
+    with Queue(workers=1, kill_grace=0.2) as queue:
+        queue.submit(abs, -1).result()
+        before = set(sys.modules)
+        handle = queue.submit(task(announced_loop, timeout=0.2).spec({str(tmp_path / "gate")!r}))
+        handle.wait()
+        print(handle.history[0].outcome, *sorted(set(sys.modules) - before))
+"""
+    assert run_script(script).stdout.split() == ["timeout"]

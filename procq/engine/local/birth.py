@@ -17,7 +17,7 @@ import weakref
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from procq.engine.local import record, wire
+from procq.engine.local import kin, record, wire
 from procq.engine.local.capture import Output
 from procq.engine.local.transport import Channel, above_standard_streams
 from procq.errors import WorkerStartError
@@ -25,8 +25,6 @@ from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    import psutil
 
 #: What a worker's interpreter runs.  Its arguments: where procq lies, and the descriptors.
 #: `-c` puts the current directory first on `sys.path` and procq's own place may hold anything,
@@ -152,8 +150,8 @@ class WorkerProcess:
         self.output: Output | None = None
         #: The only write end of the dead man's switch; -1 once closed.
         self._switch = -1
-        #: Known processes below the worker, which may have left its group.
-        self._descendants: list[psutil.Process] = []
+        #: Known processes below the worker, which may have left its group; as keys.
+        self._descendants: dict[kin.Process, None] = {}
         self._exit: Exit | None = None
         #: Any peak of memory up to this is not the worker's but was inherited; unit of `ru_maxrss`.
         self._inherited_rss = 0
@@ -209,19 +207,14 @@ class WorkerProcess:
         """Take note of every process below the worker, for `kill`.
 
         Needed for those that left the worker's group.  To be called while the worker lives,
-        as its death makes them nobody's.  Reads the process table: some milliseconds.
+        as its death makes them nobody's.  Reads the process table: a millisecond or two.
 
         Returns:
             How many are known.
         """
         if self._is_ours():  # else the number may be another's by now, and with it the children
-            # Both need a descriptor, and there may be none left: then the group alone is killed.
-            with contextlib.suppress(ImportError, OSError):
-                import psutil  # noqa: PLC0415 - 20 ms, for the first kill only
-
-                with contextlib.suppress(psutil.Error):  # it is dying
-                    found = psutil.Process(self.pid).children(recursive=True)
-                    self._descendants += [process for process in found if process not in self._descendants]
+            with contextlib.suppress(OSError):  # no descriptor is left for it: then the group alone is killed
+                self._descendants |= dict.fromkeys(kin.descendants(self.pid))
         return len(self._descendants)
 
     def kill(self) -> None:
@@ -229,9 +222,8 @@ class WorkerProcess:
         if self._is_ours():
             self._kill_group()
         for process in self._descendants:
-            # psutil signals only the very process it saw, not one that got its number since.
-            with contextlib.suppress(Exception):
-                process.kill()
+            with contextlib.suppress(OSError):
+                kin.kill(process)
 
     def reap(self) -> Exit | None:
         """Bury the worker if it is dead, after killing what is left of its group; never blocks.

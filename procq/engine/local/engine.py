@@ -16,7 +16,6 @@ in the pipe count, and the one attempt that was begun and has no result is the c
 """
 
 import contextlib
-import logging
 import threading
 import time
 import weakref
@@ -34,6 +33,7 @@ from procq.engine.local.roster import LONG_S, State, Worker
 from procq.engine.local.staffing import Staffing
 from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import EngineError, WorkerStartError
+from procq.log import CRITICAL, ERROR, WARNING, Logger
 from procq.outcome import Ended, class_names
 from procq.parcel import Parcel, Payload
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from procq.outcome import Outcome
     from procq.parcel import Share
 
-logger = logging.getLogger(__name__)
+logger = Logger(__name__)
 
 #: Workers spawned before the loop looks at its messages again (about 1 ms each).
 _SPAWNS_PER_TURN: Final = 4
@@ -317,7 +317,7 @@ class LocalEngine:
         except BaseException as error:
             # Not even a bug of procq may leave callers waiting for ever: end everything, and loudly.
             if not isinstance(error, EngineError):
-                logger.critical("procq's supervisor thread failed; please report this", exc_info=True)
+                logger.log(CRITICAL, "procq's supervisor thread failed; please report this", exc_info=True)
             host.failed(error)
             for worker in self._workers.values():
                 worker.process.abandon()
@@ -447,12 +447,12 @@ class LocalEngine:
         tries = self._staffing.failed(others, now)
         if tries:
             text = f"workers cannot start, tried {tries} times; the last time {why}"
-            self._news.append((logging.ERROR, text))
+            self._news.append((ERROR, text))
             self._require_host().broken(
                 Ended("error", now, now, permanent=True, error_types=class_names(WorkerStartError), message=text)
             )
         elif others and now < self._staffing.not_before:
-            self._news.append((logging.WARNING, f"a worker cannot start; going on with {others}: {why}"))
+            self._news.append((WARNING, f"a worker cannot start; going on with {others}: {why}"))
 
     # --- attempts ------------------------------------------------------------------------------
 

@@ -38,7 +38,8 @@ def read_text(path: str) -> str:
     Raises:
         OSError: It is not there.
     """
-    with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib is 2 ms more for everybody
+    # As UTF-8, which ASCII is: Python has loaded that, and would have to load the other.
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is 2 ms more for everybody
         return file.read()
 
 

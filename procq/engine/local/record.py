@@ -6,13 +6,14 @@ the supervisor's own.
 """
 
 import contextlib
-import logging
 import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 from procq.engine.local import wire
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Mapping
 
 #: So many bytes of a worker's records, and what one read brings, may wait to be handled; then nothing more
@@ -22,7 +23,11 @@ BACKLOG_BYTES: Final = 2**20
 
 
 def levels() -> dict[str, int]:
-    """Return the levels that are set now, by logger's name."""
+    """Return the levels that are set now, by logger's name; none where nobody has imported `logging`."""
+    if "logging" not in sys.modules:
+        return {}
+    import logging  # noqa: PLC0415 - see above
+
     root = logging.getLogger()
     found = {root.name: root.level}
     # A copy: another thread may be making loggers.
@@ -34,11 +39,17 @@ def levels() -> dict[str, int]:
 
 def disabled_up_to() -> int:
     """Return up to which level logging is disabled."""
+    if "logging" not in sys.modules:
+        return 0
+    import logging  # noqa: PLC0415 - see above
+
     return logging.getLogger().manager.disable
 
 
 def handle(message: wire.Record) -> None:
     """Give what a worker logged to the logger of that name, as if it had been logged here; never raises."""
+    import logging  # noqa: PLC0415 - 5 ms that only programs pay whose tasks log
+
     parts = message.parts
     name, level = str(parts["name"]), parts["levelno"]
     assert isinstance(level, int), "checked by wire.py"
@@ -54,7 +65,9 @@ def handle(message: wire.Record) -> None:
             logging.Handler().handleError(logging.makeLogRecord({}) if record is None else record)
 
 
-def _rebuilt(parts: "Mapping[str, object]") -> logging.LogRecord:
+def _rebuilt(parts: "Mapping[str, object]") -> "logging.LogRecord":
+    import logging  # noqa: PLC0415 - as above
+
     record = logging.makeLogRecord({})
     created, pathname, extra = parts["created"], str(parts["pathname"]), parts["extra"]
     assert isinstance(created, float), "checked by wire.py"

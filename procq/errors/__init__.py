@@ -5,12 +5,14 @@ Three branches: `UsageError` is raised at the call that was wrong and changes no
 attempts cannot be run at all.  `InternalError` is a bug of procq.
 
 Rules: an error keeps its parts as attributes, builds its message from them, and survives
-pickling (`ProcqError.__reduce__`), because errors travel between processes.  This module
-imports nothing from procq.
+pickling (`ProcqError.__reduce__`), because errors travel between processes.  This package
+imports nothing else from procq.
 """
 
-from concurrent.futures import CancelledError
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from procq.errors.cancelled import TaskCancelled as TaskCancelled, TaskExpired as TaskExpired
 
 
 class ProcqError(Exception):
@@ -219,14 +221,6 @@ class DependencyFailed(TaskError):  # noqa: N818
         super().__init__(f"dependency {origin!r} {what}")
 
 
-class TaskCancelled(TaskError, CancelledError):  # noqa: N818
-    """The task was cancelled, by `cancel` or by a shutdown (contract F1)."""
-
-
-class TaskExpired(TaskCancelled):
-    """The task was not started before its `expires` (contract C3)."""
-
-
 # --- the engine --------------------------------------------------------------------------------
 
 
@@ -250,3 +244,23 @@ class InternalError(ProcqError):
     """
 
     history: tuple[object, ...] = ()
+
+
+# --- those of a module apart -------------------------------------------------------------------
+
+_APART = ("TaskCancelled", "TaskExpired")
+
+
+def __getattr__(name: str) -> object:
+    """Import an error of `procq.errors.cancelled` when it is first used (PEP 562)."""
+    if name not in _APART:
+        raise AttributeError(f"module 'procq.errors' has no attribute {name!r}")
+    from procq.errors import cancelled  # noqa: PLC0415 - 6 ms that hardly any program needs
+
+    globals()[name] = value = getattr(cancelled, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the names, used or not."""
+    return sorted({*globals(), *_APART})
