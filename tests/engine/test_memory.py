@@ -196,11 +196,23 @@ def test_D10_a_worker_that_a_brief_attempt_left_heavy_is_replaced_while_it_idles
 def test_D10_a_heavy_worker_is_replaced_amid_a_long_backlog_of_brief_tasks() -> None:
     with Queue(workers=1, recycle_memory=LIMIT) as queue:
         pid = queue.submit(hungry.leak, MUCH).result(PATIENCE_S)
-        batches = (runs_elsewhere(queue, pid) for _ in range(1000))
 
-        assert next(fresh for fresh in batches if fresh), "it was never replaced"
+        assert any(runs_elsewhere(queue, pid) for _ in range(1000)), "it was never replaced"
         assert queue.stats().retries == 0
         check_invariants(queue)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_D10_a_worker_that_a_child_left_behind_makes_heavy_is_replaced(tmp_path: Path, *, is_busy: bool) -> None:
+    log = tmp_path / "log"
+    with Queue(workers=1, recycle_memory=LIMIT) as queue:
+        pid = queue.submit(hungry.leave_child, str(log), MUCH).result(PATIENCE_S)
+        if is_busy:
+            assert any(runs_elsewhere(queue, pid) for _ in range(1000)), "it was never replaced"
+        else:
+            assert wait_until(lambda: pid not in pids(queue), PATIENCE_S)
+        assert wait_until(lambda: gone([int(log.read_text())]), PATIENCE_S)
+        assert queue.stats().retries == 0
 
 
 def runs_elsewhere(queue: Queue, pid: int) -> bool:

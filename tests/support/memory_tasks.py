@@ -94,3 +94,14 @@ def borrow(path: str, size: int) -> int:
 def pid_after(seconds: float) -> int:
     time.sleep(seconds)  # noqa: TID251
     return os.getpid()
+
+
+def leave_child(path: str, size: int) -> int:
+    """Leave a child behind that holds memory, and return the pid."""
+    code = f"import time\ntaken = b'x' * {size}\nprint(flush=True)\ntime.sleep(3600)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    say(path, child.pid)
+    child.returncode = 0  # it is waited for by nobody
+    return os.getpid()

@@ -990,9 +990,8 @@ class LocalEngine:
         worker, attempt, fence, load = weighed
         is_same = worker.running is attempt and worker.fence == fence
         if worker.state is State.IDLE:
-            if is_same and memory.is_heavy(load):
+            if worker.weighed and attempt is None and memory.is_heavy(load):
                 self._let_go(worker)
-            worker.weighed = is_same
         elif worker.state in {State.BUSY, State.STOPPING} and memory.is_heavy(load):
             worker.heavy = True
             self.roomy.pop(worker, None)

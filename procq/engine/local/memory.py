@@ -24,7 +24,7 @@ from procq.engine.protocol import Attempt
 LOOK_EVERY_S: Final = 0.05
 #: Looks are so many times as far apart as they take, so that they never take more than 2 % of a processor.
 _COST_FACTOR: Final = 50
-#: After shorter attempts (seconds) a worker is not weighed at once but in the next look.
+#: After shorter attempts (seconds) a worker is not weighed at once but only in the next look.
 BRIEF_S: Final = 0.010
 #: At most so many processes of a worker are counted: a task that forks without end must not hold up the loop.
 _PROCESSES_MAX: Final = 200
@@ -88,7 +88,10 @@ class MemoryWatch:
     def to_weigh(self, workers: Iterable[Worker]) -> list[InQuestion]:
         """Begin a look: return the workers that run something, or did since they were last weighed."""
         self.is_due = False
-        return [(worker, worker.running, worker.fence) for worker in workers if is_in_question(worker)]
+        in_question = [(worker, worker.running, worker.fence) for worker in workers if is_in_question(worker)]
+        for worker, attempt, _ in in_question:
+            worker.weighed = attempt is None  # until it runs something again
+        return in_question
 
     def weigh(self, workers: list[InQuestion]) -> list[Weighed]:
         """Weigh workers; may take milliseconds, so without the lock."""
@@ -109,16 +112,18 @@ class MemoryWatch:
         return load.used_bytes > self._recycle_bytes
 
     def has_stayed_heavy(self, worker: Worker) -> bool:
-        """Whether a worker that has just ended an attempt has to be replaced; takes some 10 us.
+        """Whether a worker that has just ended an attempt has to be replaced.
 
-        Memory that it shares with processes below it counts for each of them here, as telling that
-        apart takes too long: a worker too many is replaced then, and no attempt is lost.
+        With the lock held, so only its own process is looked at, in 5 us: the processes below it are
+        for the next look.  If that was what found it too heavy they count here too, and in full even
+        what they share, as telling that apart takes too long: at worst a worker too many is replaced.
         """
-        if not worker.heavy and time.monotonic() - worker.begun_at < BRIEF_S:
+        if worker.heavy:
+            worker.heavy = False
+            return self.is_heavy(load_of(worker.pid))
+        if time.monotonic() - worker.begun_at < BRIEF_S:
             return False
-        worker.heavy = False
-        worker.weighed = True
-        return self.is_heavy(load_of(worker.pid))
+        return _resident_bytes(worker.pid) > self._recycle_bytes
 
     def fault(self, load: Load) -> str:
         """Say what is wrong with a worker that holds too much."""
