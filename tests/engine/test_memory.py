@@ -70,6 +70,17 @@ def test_D10_a_worker_that_holds_too_much_is_killed_and_its_attempt_charged(tmp_
         check_invariants(queue)
 
 
+def test_D2_the_record_has_the_peak_also_where_the_supervisor_was_bigger() -> None:
+    """A new program inherits the peak of the one that starts it, so what the system says is of no use."""
+    ballast = b"x" * (3 * MUCH)
+    with Queue(workers=1, max_memory_per_worker=LIMIT) as queue:
+        victim = queue.submit(hungry.hold, MUCH)
+        victim.wait(PATIENCE_S)
+
+    (record,) = victim.history
+    assert 100_000_000 < record.peak_rss_bytes < len(ballast)
+
+
 @pytest.mark.slow
 def test_D3_running_out_of_memory_is_retried_unless_told_otherwise(tmp_path: Path) -> None:
     hold = task(hungry.hold, max_attempts=2, backoff=0)
@@ -149,7 +160,7 @@ def test_D10_an_attempt_does_not_pay_for_the_one_that_was_weighed_before_it(tmp_
         assert watch is not None
         with queue._supervisor.lock:
             (worker,) = engine._workers.values()
-            heavy = memory.Load(used_bytes=10**12, processes=1)
+            heavy = memory.Load(used_bytes=10**12, processes=1, own_bytes=10**12)
             engine._see_to(watch, memory.Weighed(worker, worker.running, worker.fence - 1, heavy))
             assert worker.heavy, "it is weighed again once this has ended"
         gate.open()

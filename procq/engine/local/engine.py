@@ -966,6 +966,8 @@ class LocalEngine:
         judge_stopped(ended, reason, attempt)
         if ended.outcome == "memory":  # what it used, in place of how it died of that
             ended.message, ended.error_types = f"the worker (pid {worker.pid}) was killed because {worker.fault}", ()
+            # The system tells no peak below that of the supervisor.
+            ended.peak_rss_bytes = max(ended.peak_rss_bytes, worker.held_bytes)
 
     # --- memory --------------------------------------------------------------------------------
 
@@ -998,6 +1000,7 @@ class LocalEngine:
             # Another attempt than the one that was weighed must not pay for that; it is weighed soon.
             if is_same and memory.is_too_much(load) and self._stop(worker, "memory", at_once=True):
                 worker.fault = memory.fault(load)
+                worker.held_bytes = load.own_bytes
 
     # --- deaths --------------------------------------------------------------------------------
 

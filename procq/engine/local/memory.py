@@ -41,6 +41,8 @@ class Load(NamedTuple):
     used_bytes: int
     #: How many processes that is, its own included.
     processes: int
+    #: What its own process holds, with all that it shares.
+    own_bytes: int
 
 
 class Weighed(NamedTuple):
@@ -148,10 +150,11 @@ def load_of(pid: int, *, exact_above: float = float("inf")) -> Load:
             in which that counts for each of them, is more than this, they are counted by their shares.
     """
     family = _family(pid)
-    used_bytes = sum(map(_resident_bytes, family))
-    if len(family) > 1 and used_bytes > exact_above:
+    own_bytes, *below_bytes = map(_resident_bytes, family)
+    used_bytes = own_bytes + sum(below_bytes)
+    if below_bytes and used_bytes > exact_above:
         used_bytes = sum(map(_share_bytes, family))
-    return Load(used_bytes, len(family))
+    return Load(used_bytes, len(family), own_bytes)
 
 
 def _family(pid: int) -> list[int]:

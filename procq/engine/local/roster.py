@@ -49,10 +49,10 @@ class Worker:
     """One worker as the engine sees it."""
 
     __slots__ = (
-        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "heavy", "id",
-        "inbox", "is_told", "left", "log_handled", "log_held", "log_read", "outbox", "outdated", "output", "pid",
-        "process", "running", "running_s", "shares", "speaking", "start_error", "start_late", "state", "stopping",
-        "stream_mask", "weighed",
+        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "heavy",
+        "held_bytes", "id", "inbox", "is_told", "left", "log_handled", "log_held", "log_read", "outbox", "outdated",
+        "output", "pid", "process", "running", "running_s", "shares", "speaking", "start_error", "start_late",
+        "state", "stopping", "stream_mask", "weighed",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: WorkerProcess, left: float) -> None:
@@ -94,6 +94,8 @@ class Worker:
         self.left = left
         #: it held more than `recycle_memory` while it ran something: weighed again when that has ended
         self.heavy = False
+        #: what its process held when it was killed for that
+        self.held_bytes = 0
         #: whether it was weighed since it last ran anything
         self.weighed = True
         #: how many may be ahead; cut when they are taken back, and growing with each result
