@@ -32,7 +32,8 @@ from procq.batch import Draft, Resolver, draft_all, in_order, pickle_call, pickl
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
-from procq.engine.local.machine import quarter_of_memory, usable_cpus
+from procq.engine.headroom import Headroom
+from procq.engine.local.machine import available_memory, quarter_of_memory, usable_cpus
 from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.log import WARNING, Logger
@@ -130,6 +131,13 @@ class Queue:
             default a quarter of the memory that is available when it first matters.
         max_tasks_per_worker: A worker is replaced by a fresh one after so many attempts; None:
             never.
+        max_memory_per_worker: A worker that holds more, its child processes included, is killed,
+            which costs the attempt that it runs: outcome "memory", `MemoryLimitExceeded` (contract
+            D10).  Looked at every 50 ms, so what takes memory faster overshoots.  None: no limit.
+        recycle_memory: A worker that holds more after an attempt is replaced by a fresh one,
+            charged to nobody.  None: as `max_memory_per_worker`.
+        min_free_memory: While less is available on the machine, or in the cgroup of this program,
+            no attempt starts unless none runs.  None: memory is not looked at.
         kill_grace: From asking a task to stop until its process group is killed.
         start_timeout: A worker that is not ready by then, initializer included, is killed.
         capture: Whether what each attempt writes to standard output and standard error, its
@@ -157,6 +165,9 @@ class Queue:
         max_pending: int | None = None,
         max_pending_bytes: Size | None = _NOT_GIVEN,  # type: ignore[assignment]  # None means no bound
         max_tasks_per_worker: int | None = None,
+        max_memory_per_worker: Size | None = None,
+        recycle_memory: Size | None = None,
+        min_free_memory: Size | None = None,
         kill_grace: Duration = 1,
         start_timeout: Duration = 60,
         capture: bool = False,
@@ -179,11 +190,18 @@ class Queue:
             retention=_checked_bounds(retention, "retention"),
             dead_letters=_checked_bounds(dead_letters, "dead_letters"),
         )
+        hard_bytes = _checked_size(max_memory_per_worker, "max_memory_per_worker")
+        recycle_bytes = _checked_size(recycle_memory, "recycle_memory")
+        free_bytes = _checked_size(min_free_memory, "min_free_memory")
+        headroom = None
         chosen: Engine
         if engine == "local":
             # Not before the check above: what it is built on does not exist on Windows.
             from procq.engine.local.engine import LocalEngine  # noqa: PLC0415
+            from procq.engine.local.memory import MemoryWatch  # noqa: PLC0415
 
+            if free_bytes is not None:
+                headroom = Headroom(free_bytes, available_memory)
             chosen = LocalEngine(
                 workers=self.workers,
                 kill_grace_s=seconds(kill_grace, field="kill_grace"),
@@ -194,6 +212,11 @@ class Queue:
                     None
                     if max_tasks_per_worker is None
                     else count(max_tasks_per_worker, field="max_tasks_per_worker", least=1)
+                ),
+                memory=(
+                    None
+                    if hard_bytes is None and recycle_bytes is None
+                    else MemoryWatch(hard_bytes=hard_bytes, recycle_bytes=recycle_bytes)
                 ),
                 capture=capture,
             )
@@ -206,6 +229,7 @@ class Queue:
             chosen,
             max_pending=None if max_pending is None else count(max_pending, field="max_pending", least=1),
             max_pending_bytes=_checked_byte_bound(max_pending_bytes),
+            headroom=headroom,
         )
         self._numbers = itertools.count()
         #: why no items of a `map` may share a task; empty if they may
@@ -767,6 +791,10 @@ def _checked_bounds(bounds: tuple[int, Duration], field: str) -> tuple[int, floa
     except (TypeError, ValueError):
         raise UsageError(f"{field}={bounds!r}: expected (how many, how long)") from None
     return count(number, field=field), seconds(time_s, field=field)
+
+
+def _checked_size(value: Size | None, field: str) -> int | None:
+    return None if value is None else size_bytes(value, field=field)
 
 
 def _checked_byte_bound(value: object) -> int | Callable[[], int] | None:

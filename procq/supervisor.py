@@ -20,6 +20,7 @@ from typing import Final, Literal, NamedTuple, NoReturn, cast, final
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import TERMINAL, Status
 from procq.core.task import Run, Task
+from procq.engine.headroom import Headroom
 from procq.engine.protocol import Attempt, Engine
 from procq.errors import (
     EngineError,
@@ -63,6 +64,7 @@ class Supervisor:
         max_pending: At most so many tasks wait; None: no bound by count.
         max_pending_bytes: At most so many bytes of payload are held; or what finds the bound out,
             called once, when it first matters.
+        headroom: Whether memory is short, so that no attempt may start beside another; None: it never is.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Supervisor:
         *,
         max_pending: int | None = None,
         max_pending_bytes: int | Callable[[], int] | None = None,
+        headroom: Headroom | None = None,
     ) -> None:
         self.lock = threading.Lock()
         #: open while a caller's thread changes what the lock guards
@@ -106,6 +109,7 @@ class Supervisor:
         #: the thread that opens the queue now; 0: none does
         self._opening_by = 0
         self._paused = False
+        self._headroom = headroom
         self._mode: Mode | None = None
         self._deadline: float | None = None
         #: what the shutdown cancelled
@@ -429,6 +433,9 @@ class Supervisor:
             self.engine.wake()
         elif (scheduler.delayed or scheduler.expiring) and (due := scheduler.next_due()) is not None:
             self.engine.wake(due)
+        look_at = None if self._headroom is None else self._look_at()
+        if look_at is not None:
+            self.engine.wake(look_at)
 
     def wait_for_room(self, size: int, *, block: bool, timeout_s: float | None) -> None:
         """Wait until a task with so many bytes may be submitted; the lock is held before and after.
@@ -527,9 +534,30 @@ class Supervisor:
         scheduler = self.scheduler
         backlog = len(scheduler.ready) + len(scheduler.ahead)
         if backlog:
+            if self._headroom is not None and self._headroom.is_short(now):
+                self._start_alone(now)
+                return
             self.engine.foresee(backlog)
             self._hand_out(now)
             self.engine.flush()
+
+    def _start_alone(self, now: float) -> None:
+        """Memory is short: start one attempt if none runs, since nobody else may ever free any (contract D10).
+
+        What was sent ahead goes on: it is a millisecond of work for each worker.
+        """
+        task = None if self.scheduler.running else self.scheduler.next_ready()
+        if task is not None and self.engine.idle:
+            self.scheduler.start(task, now)
+            self.engine.start(task)
+            self.engine.flush()
+
+    def _look_at(self) -> float | None:
+        """Return when to look whether there is memory again for what is held back; None: nothing is."""
+        headroom = self._headroom
+        if headroom is None or not headroom.was_short or self._paused or not self.scheduler.ready:
+            return None
+        return headroom.look_at
 
     def _hand_out(self, now: float) -> None:
         """Decide who gets what, the most urgent first."""
@@ -684,14 +712,21 @@ class Supervisor:
     @property
     def backlog(self) -> int:
         """How many attempts could begin if there were more workers, those that wait ahead included."""
-        return 0 if self._paused else len(self.scheduler.ready) + len(self.scheduler.ahead)
+        if self._paused:
+            return 0
+        backlog = len(self.scheduler.ready) + len(self.scheduler.ahead)
+        if self._headroom is not None and self._headroom.was_short:  # another worker takes memory too
+            return 0 if self.scheduler.running else min(1, backlog)
+        return backlog
 
     def next_due(self) -> float | None:
         """Return when `tick` must be called next if nothing happens before."""
         due = self.scheduler.next_due()
-        if self._deadline is None or self._mode == "kill" or not self.scheduler.open:
+        if self._headroom is not None:
+            due = _earlier(due, self._look_at())
+        if self._mode == "kill" or not self.scheduler.open:
             return due
-        return self._deadline if due is None else min(due, self._deadline)
+        return _earlier(due, self._deadline)
 
     def tick(self, now: float) -> None:
         """Time has passed or something was reported: decide what happens next."""
@@ -989,6 +1024,13 @@ CALLBACK_GRACE_S: Final = 0.5
 
 #: Payloads of so many bytes in all never wait for room, so the memory need not be asked for.
 SMALL_BYTES: Final = 64 * 2**20
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    """Return the earlier of two instants, of which each may be never (None)."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def _by_seq(task: Task) -> int:

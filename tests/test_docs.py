@@ -258,7 +258,7 @@ def is_known(reference: str) -> bool:
     owners = names_of_the_package().get(first, [])
     if rest:
         return any(has(owner, rest) for owner in owners)
-    return bool(owners) or any(hasattr(one, first) for one in (procq, procq.Queue, procq.Handle))
+    return bool(owners) or any(hasattr(one, first) for one in (procq, procq.errors, procq.Queue, procq.Handle))
 
 
 def references(text: str) -> set[str]:

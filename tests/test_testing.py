@@ -96,6 +96,16 @@ def test_an_inline_queue_without_a_clock_has_one_of_its_own() -> None:
         assert queue.submit(procq.task(remind, delay="1d", max_attempts=2, backoff="1d").spec("ann")).result() == "ann"
 
 
-def test_parameters_of_a_queue_that_need_processes_are_refused() -> None:
-    with pytest.raises(errors.UsageError, match="start_timeout"):
-        testing.inline(start_timeout=3)  # type: ignore[call-arg]
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("start_timeout", 3),
+        ("max_tasks_per_worker", 3),
+        ("max_memory_per_worker", "1GB"),
+        ("recycle_memory", "1GB"),
+        ("min_free_memory", "1GB"),
+    ],
+)
+def test_parameters_of_a_queue_that_need_processes_are_refused(name: str, value: object) -> None:
+    with pytest.raises(errors.UsageError, match=name):
+        testing.inline(**{name: value})  # type: ignore[arg-type]

@@ -63,6 +63,10 @@ class RunSettings:
     stop_at_failure: bool
     stop_timeout_s: float | None
     kill_grace_s: float | None
+    max_tasks_per_worker: int | None
+    max_memory_per_worker: int | None  #: bytes, as the next two
+    recycle_memory: int | None
+    min_free_memory: int | None
     verbosity: int  #: -1 quiet, 0, 1 verbose
     color: "ColorChoice"
     progress: str  #: auto, plain, off
@@ -176,6 +180,14 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="time running attempts get after a stop signal (8s after SIGTERM, no limit after Ctrl-C)")  # fmt: skip
     add("--kill-grace", type=_duration("--kill-grace"), metavar="D",
         help="between asking an attempt to stop and killing it (1s)")  # fmt: skip
+    add("--max-tasks-per-worker", type=_at_least_one("--max-tasks-per-worker"), metavar="N",
+        help="replace a worker after so many attempts (never)")  # fmt: skip
+    add("--max-memory-per-worker", type=_size("--max-memory-per-worker"), metavar="S",
+        help="kill a worker that holds more; fails its attempt (no limit)")  # fmt: skip
+    add("--recycle-memory", type=_size("--recycle-memory"), metavar="S",
+        help="replace a worker that holds more after an attempt (as above)")  # fmt: skip
+    add("--min-free-memory", type=_size("--min-free-memory"), metavar="S",
+        help="start nothing beside what runs while less is available (no bound)")  # fmt: skip
     add("--lookahead", type=_at_least_one("--lookahead"), metavar="N",
         help="tasks read ahead of the workers (1000, or 20 a worker if that is more)")  # fmt: skip
     add("--allow-empty", action="store_true", help="no tasks is fine")
@@ -205,6 +217,10 @@ def settings_from(parsed: argparse.Namespace) -> RunSettings:
         stop_at_failure=parsed.stop_at_failure,
         stop_timeout_s=parsed.stop_timeout,
         kill_grace_s=parsed.kill_grace,
+        max_tasks_per_worker=parsed.max_tasks_per_worker,
+        max_memory_per_worker=parsed.max_memory_per_worker,
+        recycle_memory=parsed.recycle_memory,
+        min_free_memory=parsed.min_free_memory,
         verbosity=parsed.verbosity,
         color=parsed.color,
         progress=parsed.progress,
@@ -256,6 +272,21 @@ class _duration:  # noqa: N801
         if self._positive and value == 0:
             raise CommandLineError(f"{self._flag}={text}: must be longer than 0", hint="leave it out for no limit")
         return value
+
+
+class _size:  # noqa: N801
+    """Reads a size for a flag, as bytes."""
+
+    def __init__(self, flag: str) -> None:
+        self._flag = flag
+
+    def __call__(self, text: str) -> int:
+        try:
+            return units.size_bytes(text, field=self._flag)
+        except units.UnitError:
+            raise CommandLineError(
+                f'{self._flag}="{text}": can\'t read this size', hint="write 500MB, 4GB or 512MiB"
+            ) from None
 
 
 def _deadline(text: str) -> float:

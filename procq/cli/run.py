@@ -109,6 +109,10 @@ def _defaults(settings: RunSettings) -> dict[str, object]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+#: Settings that are parameters of `Queue`, by the same name.
+_SAME_NAME: Final = ("max_tasks_per_worker", "max_memory_per_worker", "recycle_memory", "min_free_memory")
+
+
 def _queue(entry: Entry, settings: RunSettings, *, is_list: bool) -> Queue:
     """Make the queue of a run; flags win over what `@procq.jobs` carries.
 
@@ -121,6 +125,10 @@ def _queue(entry: Entry, settings: RunSettings, *, is_list: bool) -> Queue:
         options["workers"] = settings.workers.resolve(usable)
     if settings.kill_grace_s is not None:
         options["kill_grace"] = settings.kill_grace_s
+    for name in _SAME_NAME:
+        value = getattr(settings, name)
+        if value is not None:
+            options[name] = value
     if not is_list and (settings.lookahead is not None or "max_pending" not in options):
         workers = options["workers"] if isinstance(options["workers"], int) else usable
         options["max_pending"] = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead

@@ -176,7 +176,7 @@ class WorkerCrashed(TaskError):  # noqa: N818
 # `MemoryError` stands first because CPython makes its instances in a way of its own, which
 # `_rebuild` then finds.
 class MemoryLimitExceeded(MemoryError, TaskError):  # noqa: N818
-    """The worker used more than `max_memory_per_worker` (contract D10)."""
+    """The worker, its child processes included, held more than `max_memory_per_worker` (contract D10)."""
 
 
 class WorkerLost(TaskError):  # noqa: N818

@@ -59,6 +59,18 @@ def sleep(seconds):
 def crash():
     os._exit(3)
 
+@task
+def hold(size):
+    held = b"x" * size
+    while held:
+        time.sleep(60)
+
+@task
+def leave(size):
+    procq.held = b"x" * size
+    time.sleep(0.02)
+    return os.getpid()
+
 @task(run_if="failure")
 def alert(x): ...
 
@@ -80,6 +92,8 @@ def fail_first():
         yield sleep.spec(0.02)
 def long(): return [sleep.spec(60) for _ in range(4)]
 def crashes(): return [crash.spec()]
+def hungry(): return [hold.spec(150_000_000)]
+def pids(): return [leave.spec(size) for size in [150_000_000] * 4]
 def unneeded(): return [alert.spec(square.spec(1))]
 def empty(): return []
 def empty_too(): yield from ()
@@ -343,6 +357,25 @@ def test_a_crash_says_how_and_where(run: Run) -> None:
 
     line = JOBS.splitlines().index("def crash():")
     assert re.search(rf"  failed   crash\(\)  WorkerCrashed: .*3.*   jobs\.py:{line}$", done.err, re.MULTILINE)
+
+
+def test_D10_a_worker_that_holds_too_much_ends_its_task(run: Run) -> None:
+    done = run("hungry", "--max-memory-per-worker=100MB")
+
+    assert done.code == 1
+    assert "MemoryLimitExceeded: " in done.err
+    assert "more than max_memory_per_worker=100 MB" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flag", "most"),
+    [("--max-tasks-per-worker=2", 2), ("--recycle-memory=100MB", 1), ("--recycle-memory=10GB", 4)],
+)
+def test_D10_workers_are_replaced_when_the_flags_say_so(run: Run, flag: str, most: int) -> None:
+    done = run("pids", "-j1", "--results=-", flag, "--min-free-memory=1MB")
+
+    used = [json.loads(line)["value"] for line in done.out.splitlines()]
+    assert [used.count(pid) for pid in dict.fromkeys(used)] == [most] * (4 // most)
 
 
 def test_a_timeout_from_the_command_line_is_for_tasks_that_do_not_say(run: Run) -> None:

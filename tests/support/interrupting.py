@@ -48,6 +48,8 @@ class Interrupter:
         """Interrupt what is done within, unless that has been done."""
         before = sys.gettrace()
         if not self.done:
+            # Python 3.12 traces instructions only if somebody wanted them before the tracing began.
+            sys._getframe().f_trace_opcodes = True
             sys.settrace(self._called)
         try:
             yield

@@ -28,6 +28,7 @@ from procq.engine.judgement import judge_stopped
 from procq.engine.local import birth, capture, deaths, record, wire
 from procq.engine.local.loop import READ, WRITE, Loop
 from procq.engine.local.machine import usable_cpus
+from procq.engine.local.memory import InQuestion, MemoryWatch, Weighed, is_in_question
 from procq.engine.local.pace import UNKNOWN_S, Paces
 from procq.engine.local.roster import LONG_S, State, Worker
 from procq.engine.local.staffing import Staffing
@@ -84,6 +85,7 @@ class LocalEngine:
         initializer: A pickled call that each worker makes first, or nothing.
         jobs: Files that serve as modules in the workers, by module name.
         max_tasks_per_worker: A worker is replaced after so many attempts; None: never.
+        memory: How much memory workers may hold; None: as much as they like.
         capture: Whether to take down what attempts write to the standard streams.
     """
 
@@ -98,6 +100,7 @@ class LocalEngine:
         initializer: Payload = b"",
         jobs: Callable[[], Mapping[str, str]] = dict,
         max_tasks_per_worker: int | None = None,
+        memory: MemoryWatch | None = None,
         capture: bool = False,
     ) -> None:
         self._staffing = Staffing(workers)
@@ -107,6 +110,7 @@ class LocalEngine:
         self._initializer = initializer
         self._jobs = jobs
         self._tasks_per_worker = float("inf") if max_tasks_per_worker is None else max_tasks_per_worker
+        self._memory = memory
         self._capture = capture
         self._host: Host | None = None
         self._workers: dict[int, Worker] = {}
@@ -212,6 +216,10 @@ class LocalEngine:
         self._begin(worker, attempt, time.monotonic())
         self._post(worker, attempt, attempt.fence)
         self._mind_room(worker)
+        if self._memory is not None:
+            worker.weighed = False
+            if not self._memory.is_awaited:
+                self._await_look(self._memory)
 
     def fits_ahead(self, attempt: Attempt) -> bool:
         """Whether an attempt fits in one packet."""
@@ -353,12 +361,15 @@ class LocalEngine:
     def _collect_chores(self, host: Host, now: float) -> list[Callable[[], object]]:
         """Take over what must be done without the lock, because it takes milliseconds."""
         births = min(self._births(host, now), _SPAWNS_PER_TURN)
-        if not (births or self._news or self._asked or self._doomed):
+        memory = self._memory if self._memory is not None and self._memory.is_due else None
+        if not (births or self._news or self._asked or self._doomed or memory is not None):
             return []
         chores: list[Callable[[], object]] = [partial(logger.log, *news) for news in self._news]
         chores += [worker.process.descendants for worker in self._asked]
         for worker in self._doomed:
             chores += (worker.process.descendants, worker.process.kill)
+        if memory is not None:
+            chores.append(partial(self._weigh, host, memory, memory.to_weigh(self._workers.values())))
         chores += [partial(self._spawn, host)] * births
         self._news, self._asked, self._doomed = [], [], []
         return chores
@@ -771,7 +782,7 @@ class LocalEngine:
         self._paces.note(attempt.type, ended.ended_at - ended.started_at)
         self._unassign(worker)
         if worker.stopping is not None:
-            judge_stopped(ended, worker.stopping, attempt)
+            self._judge_stopped(worker, ended, worker.stopping, attempt)
             self._kill(worker)
         elif ended.terminated:
             ended.outcome, ended.signal = "crash", "SIGTERM"
@@ -802,7 +813,8 @@ class LocalEngine:
 
     def _to_idle(self, worker: Worker) -> None:
         worker.state = State.IDLE
-        if worker.left <= 0 or self._too_many():
+        is_used_up = worker.left <= 0 or (self._memory is not None and self._memory.has_stayed_heavy(worker))
+        if is_used_up or self._too_many():
             self._let_go(worker)
         else:
             self.idle.append(worker)
@@ -948,6 +960,48 @@ class LocalEngine:
             worker.channel.send(wire.EXIT_FRAME)
         self._set_timer(worker, "grace", time.monotonic() + _LEAVE_S, self._kill)
 
+    @staticmethod
+    def _judge_stopped(worker: Worker, ended: Ended, reason: "Outcome", attempt: Attempt) -> None:
+        """Say how an attempt ended that was to be stopped."""
+        judge_stopped(ended, reason, attempt)
+        if ended.outcome == "memory":  # what it used, in place of how it died of that
+            ended.message, ended.error_types = f"the worker (pid {worker.pid}) was killed because {worker.fault}", ()
+            # The system tells no peak below that of the supervisor.
+            ended.peak_rss_bytes = max(ended.peak_rss_bytes, worker.held_bytes)
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def _await_look(self, memory: MemoryWatch) -> None:
+        """Have the workers weighed after a while (contract D10)."""
+        self._loop.set_timer("memory", memory.next_look(time.monotonic()), memory.fall_due)
+
+    def _weigh(self, host: Host, memory: MemoryWatch, workers: list[InQuestion]) -> None:
+        """Weigh workers without the lock, and see to those that hold too much."""
+        weighed = memory.weigh(workers)
+        with host.lock:
+            host.check_whole()
+            for one in weighed:
+                self._see_to(memory, one)
+            if any(map(is_in_question, self._workers.values())):
+                self._await_look(memory)
+            else:
+                memory.is_awaited = False
+
+    def _see_to(self, memory: MemoryWatch, weighed: Weighed) -> None:
+        """Kill or replace a worker if it holds too much."""
+        worker, attempt, fence, load = weighed
+        is_same = worker.running is attempt and worker.fence == fence
+        if worker.state is State.IDLE:
+            if worker.weighed and attempt is None and memory.is_heavy(load):
+                self._let_go(worker)
+        elif worker.state in {State.BUSY, State.STOPPING} and memory.is_heavy(load):
+            worker.heavy = True
+            self.roomy.pop(worker, None)
+            # Another attempt than the one that was weighed must not pay for that; it is weighed soon.
+            if is_same and memory.is_too_much(load) and self._stop(worker, "memory", at_once=True):
+                worker.fault = memory.fault(load)
+                worker.held_bytes = load.own_bytes
+
     # --- deaths --------------------------------------------------------------------------------
 
     def _died(self, worker: Worker) -> None:
@@ -1001,7 +1055,7 @@ class LocalEngine:
         if worker.output is not None:
             worker.output.add_to(ended)
         if worker.stopping is not None:
-            judge_stopped(ended, worker.stopping, running)
+            self._judge_stopped(worker, ended, worker.stopping, running)
         self._require_host().ended(running, worker.fence, ended)
 
     def _bury(self, worker: Worker) -> None:

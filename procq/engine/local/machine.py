@@ -1,6 +1,7 @@
 """What this process may use of the machine: processors and memory."""
 
 import os
+from typing import Final
 
 
 def usable_cpus() -> int:
@@ -45,6 +46,79 @@ def read_text(path: str) -> str:
 
 def quarter_of_memory() -> int:
     """Return a quarter of the memory that is available now, in bytes (contract C6)."""
-    import psutil  # noqa: PLC0415 - 20 ms that most queues never need
+    return available_memory() // 4
 
-    return int(psutil.virtual_memory().available) // 4
+
+def available_memory(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
+    """Return how many bytes more can be used now without swapping: the machine's, or a cgroup's if it has less."""
+    return min([_machine_memory(proc), *_cgroup_rests(proc, cgroups)])
+
+
+def _machine_memory(proc: str) -> int:
+    """Return what `psutil.virtual_memory().available` is: one line of the kernel's.
+
+    Read here it takes 10 us in place of 25, and no 20 ms for the import (measured 2026-11): a queue
+    with `min_free_memory` asks with the lock held.
+    """
+    try:
+        text = read_text(f"{proc}/meminfo")
+        start = text.index("MemAvailable:") + 13
+        return int(text[start : text.index("kB", start)]) * 1024
+    except (OSError, ValueError):  # no Linux
+        import psutil  # noqa: PLC0415
+
+        return int(psutil.virtual_memory().available)
+
+
+def _cgroup_rests(proc: str, cgroups: str) -> list[int]:
+    """Return what is left in each cgroup above this process that has a limit.
+
+    Format: lines "number:controllers:path", of which the one without controllers is v2's (Linux,
+    man page cgroups(7)).  In a container the path may be one that only the host has; the limit is
+    that of the topmost folder then, so folders that are not there are passed over.
+    """
+    try:
+        lines = read_text(f"{proc}/self/cgroup").splitlines()
+    except OSError:
+        return []
+    rests: list[int] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root, files = cgroups, _V2_FILES
+        elif "memory" in controllers.split(","):
+            root, files = f"{cgroups}/memory", _V1_FILES
+        else:
+            continue
+        path = path.rstrip("/")
+        while True:
+            rest = _cgroup_rest(root + path, *files)
+            if rest is not None:
+                rests.append(rest)
+            if not path:
+                break
+            path = path.rpartition("/")[0]
+    return rests
+
+
+#: Of a cgroup: its limit, what is used of it, and what of that is page cache not in use, in its statistics.
+_V2_FILES: Final = ("memory.max", "memory.current", "inactive_file ")
+_V1_FILES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+
+#: v1 has no word for "no limit": it is the greatest number of whole pages that fits in 63 bits.
+_V1_NONE: Final = 2**62
+
+
+def _cgroup_rest(folder: str, limit_file: str, used_file: str, cache_key: str) -> int | None:
+    """Return what is left in one cgroup; None if it has no limit."""
+    try:
+        limit = read_text(f"{folder}/{limit_file}").strip()
+        if limit == "max" or int(limit) >= _V1_NONE:
+            return None
+        used = int(read_text(f"{folder}/{used_file}"))
+        for line in read_text(f"{folder}/memory.stat").splitlines():
+            if line.startswith(cache_key):  # the kernel would give it up first, so it counts as free
+                used -= int(line.removeprefix(cache_key))
+        return max(0, int(limit) - used)
+    except (OSError, ValueError):
+        return None

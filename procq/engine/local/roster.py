@@ -49,9 +49,10 @@ class Worker:
     """One worker as the engine sees it."""
 
     __slots__ = (
-        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "id", "inbox",
-        "is_told", "left", "log_handled", "log_held", "log_read", "outbox", "outdated", "output", "pid", "process",
-        "running", "running_s", "shares", "speaking", "start_error", "start_late", "state", "stopping", "stream_mask",
+        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "heavy",
+        "held_bytes", "id", "inbox", "is_told", "left", "log_handled", "log_held", "log_read", "outbox", "outdated",
+        "output", "pid", "process", "running", "running_s", "shares", "speaking", "start_error", "start_late",
+        "state", "stopping", "stream_mask", "weighed",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: WorkerProcess, left: float) -> None:
@@ -91,6 +92,12 @@ class Worker:
         self.expected_s = 0.0
         #: how many attempts it may still be given before it is replaced
         self.left = left
+        #: it held more than `recycle_memory` while it ran something: weighed again when that has ended
+        self.heavy = False
+        #: what its process held when it was killed for that
+        self.held_bytes = 0
+        #: whether it was weighed since it last ran anything
+        self.weighed = True
         #: how many may be ahead; cut when they are taken back, and growing with each result
         self.depth = AHEAD_MAX
         #: why `running` is being stopped
@@ -116,7 +123,7 @@ class Worker:
             and self.running is not None
             and self.left > 0
             and self.running_s <= LONG_S
-            and not (self.dropping or self.bulky)
+            and not (self.dropping or self.bulky or self.heavy)
             and self.output is None  # else it could write for an attempt of which nothing is known here yet
             and (not ahead or (self.expected_s < AHEAD_S and ahead < self.depth and ahead < share))
         )
