@@ -158,7 +158,7 @@ def dump_call(
 
 def _beside(value: object) -> object:
     """Have big bytes stand beside the pickle, which has them copied otherwise."""
-    return PickleBuffer(value) if isinstance(value, bytes) and len(value) >= BESIDE_BYTES else value
+    return PickleBuffer(value) if type(value) is bytes and len(value) >= BESIDE_BYTES else value
 
 
 def _behind(head: bytes, data: "Payload") -> "Payload":

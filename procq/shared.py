@@ -184,7 +184,8 @@ class _Memory:
     def __init__(self, fd: int) -> None:
         size = os.fstat(fd).st_size
         # All at once: page by page, the first reading would take a third longer.
-        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        # Private, though nobody writes: before Linux 6.7 what is sealed against writing cannot be mapped shared.
+        flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0)
         view = memoryview(mmap.mmap(fd, size, flags=flags, prot=mmap.PROT_READ))
         (number,) = _COUNT.unpack_from(view, size - _COUNT.size)
         sizes = list(struct.unpack_from(f"<{number}Q", view, size - _COUNT.size * (number + 1)))

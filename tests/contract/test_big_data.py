@@ -133,6 +133,25 @@ def test_I1_bytes_stay_bytes(driver: Driver, size: int) -> None:
     assert queue.submit(lambda *given: given, data, 1, data).result() == (data, 1, data)
 
 
+def test_I1_a_value_may_have_more_buffers_than_the_kernel_takes_at_once(driver: Driver) -> None:
+    queue = driver.started()
+    handle = queue.submit(arrays.make_many, 1500)
+
+    assert len(handle.result()) == 1500
+    assert queue.submit(len, handle.out).result() == 1500
+
+
+class Marked(bytes):
+    """Bytes that are more than that."""
+
+
+def test_I1_what_is_made_of_bytes_keeps_its_class(driver: Driver) -> None:
+    queue = driver.started()
+    for size in (10, 100_000):
+        given = [Marked(size), bytes(size), Marked(size)]
+        assert queue.submit(arrays.types, *given).result() == ["Marked", "bytes", "Marked"]
+
+
 def test_H3_an_initializer_may_take_an_array(driver: Driver) -> None:
     queue = driver.started(initializer=arrays.overwrite, initargs=(array(300_000),))
 

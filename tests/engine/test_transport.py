@@ -702,6 +702,23 @@ def test_a_big_frame_that_is_garbage_is_a_wire_error_for_good(pair: Pair) -> Non
         pair.channel.receive()
 
 
+@pytest.mark.parametrize("size", [2**46, 2**62])
+def test_an_absurd_buffer_is_a_wire_error_for_good(pair: Pair, size: int) -> None:
+    parcel = Parcel(b"pickle", [memoryview(b"x")])
+    frame = bytearray(in_one(wire.pack_success(1, 1, parcel, 1.0, 2.0, 0.5, 7)))
+    at = len(frame) - len(b"pickle") - 1 - 8
+    frame[at : at + 8] = size.to_bytes(8, "little")
+    os.write(pair.fds[1], frame)
+
+    def receive_all() -> None:
+        for _ in range(3):
+            pair.channel.receive()
+
+    for _ in range(2):
+        with pytest.raises(wire.WireError):
+            receive_all()
+
+
 def test_an_absurd_announcement_takes_no_memory(pair: Pair) -> None:
     frame = bytearray(in_one(pack_result(1)))
     frame[48:56] = (2**46).to_bytes(8, "little")

@@ -86,6 +86,10 @@ def types(*values: object) -> list[str]:
     return [type(value).__name__ for value in values]
 
 
+def make_many(count: int) -> list[Array]:
+    return [Array(bytearray(70_000)) for _ in range(count)]
+
+
 def append_and_count(items: list[str]) -> int:
     items.append("more")
     return len(items)

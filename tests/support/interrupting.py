@@ -49,7 +49,8 @@ class Interrupter:
         before = sys.gettrace()
         if not self.done:
             # Python 3.12 traces instructions only if somebody wanted them before the tracing began.
-            sys._getframe().f_trace_opcodes = True
+            if sys.version_info[:2] == (3, 12):
+                sys._getframe().f_trace_opcodes = True
             sys.settrace(self._called)
         try:
             yield

@@ -56,6 +56,9 @@ _CLAIMS_MAX: "Final" = 4096
 #: What one read of a counter in the kernel gives.
 _CLAIM_SIZE: "Final" = 8
 
+#: Pieces that go with one call; the kernel takes 1024.
+_PIECES_MAX: "Final" = 512
+
 #: What a descriptor travels with, which cannot go alone.
 _DESCRIPTOR: "Final" = b"d"
 _FD = Struct("i")
@@ -346,7 +349,10 @@ class Channel:
             self._rest = data[at:]
         else:
             self._incoming = _Incoming(sizes)
-            self._incoming.take(memoryview(data)[at:])
+            try:
+                self._incoming.take(memoryview(data)[at:])
+            except MemoryError as error:
+                raise self._spoilt(wire.WireError("it does not fit into the memory that is left")) from error
 
     def _receive_big(self, incoming: "_Incoming") -> "list[wire.UpMessage]":
         """Read more of a big frame, and nothing behind it."""
@@ -524,18 +530,17 @@ class WorkerEnd:
 
         Raises:
             LookupError: This is not the thread in which the attempt began.
-            OSError: The supervisor is gone, or there is no descriptor to spare.
+            OSError: There is no descriptor to spare.
         """
         if _thread.get_ident() != self._main or self.is_child:
             raise LookupError("shared objects can only be unpickled where the task was started")
         try:
             self.send(wire.pack_wanted(key))
             _, parts, _, _ = self._stream.recvmsg(1, _socket.CMSG_SPACE(_FD.size), _RECEIVE_FLAGS)
-        except OSError:
-            raise
         except BaseException:  # noqa: BLE001
-            # Of a signal handler, `Terminated` say.  The answer would be taken for something else some day; and
-            # who is asked to stop while it gets its arguments has nothing to tidy up.
+            # Of a signal handler: `Terminated` say, or a `TimeoutError`, which is an `OSError`.  The answer would
+            # be taken for another some day; and who is asked to stop while it gets its arguments has nothing to
+            # tidy up.
             os._exit(wire.EXIT_ASKED)
         if not parts:
             raise OSError("no descriptor came; there may be too many open")
@@ -575,7 +580,7 @@ class WorkerEnd:
         self._sends_big = True
         with self._between:
             try:
-                sent = self._stream.sendmsg(pieces, (), _SEND_FLAGS)
+                sent = self._stream.sendmsg(pieces[:_PIECES_MAX], (), _SEND_FLAGS)
                 for piece in pieces:
                     if sent < len(piece):
                         self._stream.sendall(memoryview(piece)[sent:], _SEND_FLAGS)

@@ -126,6 +126,8 @@ _UP_HEAD_SIZE: "Final" = _UP_HEAD.size
 #: 100 KB, and of a body, which a process must be able to hold.  Who announces them sent garbage.
 _REST_MAX: "Final" = 2**26
 _BODY_MAX: "Final" = 2**47
+#: Nor so many buffers, which would be 64 GB at least.
+_BUFFERS_MAX: "Final" = 2**20
 
 #: Marks the length of a buffer that shall be read as `bytes`.
 _IS_BYTES: "Final" = 2**63
@@ -641,7 +643,7 @@ def frame_sizes(data: bytes, at: int = 0) -> list[int] | None:
     word, rest_size, body_size = _UP_HEAD.unpack_from(data, at)
     rest_max, body_max = _UP_MOST[kind]
     count = word >> _KIND_BITS
-    if rest_size > rest_max or body_size > body_max or (count and not body_size):
+    if rest_size > rest_max or body_size > body_max or count > _BUFFERS_MAX or (count and not body_size):
         raise _malformed(data[at : at + _UP_HEAD_SIZE], "parts that do not fit together")
     head_size = _UP_HEAD_SIZE + rest_size + 8 * count
     if not count:
