@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.support.interrupting import CALLS, Interrupter, Rebuilt, counted, counted_or_failed
+from tests.support.interrupting import CALLS, Interrupter, Rebuilt, counted, counted_or_failed, first_calls
 
 from procq import Handle, as_completed, task, testing
 
@@ -79,6 +79,7 @@ def test_F2_as_completed_that_was_interrupted_goes_on_and_loses_nothing() -> Non
 
 
 @pytest.mark.timeout(300)
+@first_calls
 def test_C4_a_spec_whose_submit_was_interrupted_is_the_same_task_when_it_is_submitted_again() -> None:
     def once(interrupter: Interrupter) -> int:
         spec = task(counted).spec(1)

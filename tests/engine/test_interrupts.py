@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.interrupting import Interrupter
+from tests.support.interrupting import Interrupter, first_calls
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
 from tests.support.looking import PATIENCE_S, run_file, run_script
 from tests.support.process_tasks import Gate, pass_gate
@@ -75,6 +75,7 @@ def is_undisturbed(queue: Queue, interrupter: Interrupter) -> bool:
     return True
 
 
+@first_calls
 @pytest.mark.usefixtures("no_leaks")
 def test_C0_a_start_that_ctrl_c_came_into_is_done_or_undone() -> None:
     """A second one opens no second loop."""
@@ -93,6 +94,7 @@ def test_C0_a_start_that_ctrl_c_came_into_is_done_or_undone() -> None:
     assert number > 10
 
 
+@first_calls
 @pytest.mark.usefixtures("no_leaks")
 def test_C0_a_start_that_a_handler_of_the_program_s_own_raised_in_leaves_no_half() -> None:
     """Such a handler waits for nothing: the start is undone or done, or the queue is over and says so."""
@@ -116,6 +118,7 @@ def test_C0_a_start_that_a_handler_of_the_program_s_own_raised_in_leaves_no_half
     assert number > started > 5
 
 
+@first_calls
 @pytest.mark.usefixtures("no_leaks")
 def test_G4_ctrl_c_as_a_with_begins_leaves_nothing() -> None:
     number = 0

@@ -14,11 +14,18 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any, Final
 
+import pytest
+
 import procq
 from procq import interrupts
 
 #: After these instructions CPython looks for signals.
 _LOOKS_AFTER: Final = ("RESUME", "CALL", "JUMP_BACKWARD")
+
+#: For tests in which each function of interest is called only once while it is watched.
+first_calls = pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="Python 3.13 tells of a function's instructions only from its second call on"
+)
 
 Handler = Callable[[int, FrameType | None], object]
 
