@@ -59,6 +59,9 @@ _CLAIM_SIZE: "Final" = 8
 #: Pieces that go with one call; the kernel takes 1024.
 _PIECES_MAX: "Final" = 512
 
+#: What is wrong with a message that there is no memory for.
+_NO_ROOM: "Final" = "it does not fit into the memory that is left"
+
 #: What a descriptor travels with, which cannot go alone.
 _DESCRIPTOR: "Final" = b"d"
 _FD = Struct("i")
@@ -352,7 +355,7 @@ class Channel:
             try:
                 self._incoming.take(memoryview(data)[at:])
             except MemoryError as error:
-                raise self._spoilt(wire.WireError("it does not fit into the memory that is left")) from error
+                raise self._spoilt(wire.WireError(_NO_ROOM)) from error
 
     def _receive_big(self, incoming: "_Incoming") -> "list[wire.UpMessage]":
         """Read more of a big frame, and nothing behind it."""
@@ -364,7 +367,7 @@ class Channel:
             except OSError:
                 received = 0
             except MemoryError as error:  # the rest is left where it is: such a worker is of no more use
-                raise self._spoilt(wire.WireError("it does not fit into the memory that is left")) from error
+                raise self._spoilt(wire.WireError(_NO_ROOM)) from error
             if not received:
                 self.hung_up = True
                 return []
