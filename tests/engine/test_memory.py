@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.support import memory_tasks as hungry, process_tasks as tasks
+from tests.support.arrays import array
 from tests.support.leaks import gone, no_leaks, wait_until  # noqa: F401 - a fixture
 from tests.support.looking import PATIENCE_S, check_invariants, engine_of, pids, states, wait_idle
 from tests.support.process_tasks import Gate
 
-from procq import Queue, Status, task
+from procq import Queue, Status, share, task
 from procq.engine.local import memory
 from procq.errors import AttemptTimeout, MemoryLimitExceeded, UsageError
 
@@ -125,6 +126,21 @@ def test_D10_memory_that_forked_children_share_counts_once(tmp_path: Path) -> No
         assert (plain.processes, exact.processes) == (4, 4)
         assert plain.used_bytes > 600_000_000
         assert 150_000_000 < exact.used_bytes < 400_000_000
+
+
+def test_D10_I2_what_is_shared_with_all_workers_counts_for_none(tmp_path: Path) -> None:
+    """Else each worker that reads it would be killed, or replaced after each task, for what is there once."""
+    gate = Gate(tmp_path)
+    with Queue(workers=1, max_memory_per_worker=LIMIT) as queue:
+        data = share(array(MUCH))
+        handle = queue.submit(hungry.read_through, gate.path, data.out)
+        pid = gate.wait_begun()
+        look_several_times(queue)
+        gate.open()
+
+        assert handle.result(PATIENCE_S) >= MUCH
+        assert handle.attempts == 1
+        assert queue.submit(hungry.pid_after, 0.02).result(PATIENCE_S) == pid
 
 
 def test_D10_a_task_that_was_asked_to_stop_may_not_use_its_grace_to_take_more(tmp_path: Path) -> None:
@@ -308,7 +324,8 @@ def test_D10_the_figure_is_the_one_of_the_system() -> None:
         pid = queue.submit(tasks.pid).result(PATIENCE_S)
         wait_idle(queue, 1)
 
-        expected = psutil.Process(pid).memory_info().rss
+        info = psutil.Process(pid).memory_info()
+        expected = info.rss - info.shared
         # The kernel counts by processor, and sums up roughly.
         assert memory.load_of(pid).used_bytes == pytest.approx(expected, abs=2**20)
         assert memory.load_of(pid).processes == 1

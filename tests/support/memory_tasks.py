@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+from tests.support.arrays import Array
 from tests.support.process_tasks import announced_sleep, pass_gate, say
 
 #: What leaky tasks keep.
@@ -89,6 +90,13 @@ def borrow(path: str, size: int) -> int:
     pass_gate(path)
     del taken
     return os.getpid()
+
+
+def read_through(path: str, data: Array) -> int:
+    """Read every page, wait at the gate, and return how many bytes there are."""
+    assert sum(data.view[::4096])
+    pass_gate(path)
+    return len(data.view)
 
 
 def pid_after(seconds: float) -> int:

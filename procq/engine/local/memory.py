@@ -1,6 +1,8 @@
 """Weighs workers: how much memory each holds, and whether that is too much (contract D10).
 
-What counts is the resident memory of the worker's process and of every process below it.  Decides
+What counts is the anonymous resident memory of the worker's process and of every process below it:
+what they have for themselves, and what is free again when they are killed.  Files that are mapped
+the kernel gives up by itself, and what `share` hands out is there once for all, and stays.  Decides
 how it is measured and how often; what becomes of a worker is the engine's.  Nothing is measured
 but while attempts run, and for one look after.
 
@@ -41,7 +43,7 @@ class Load(NamedTuple):
     used_bytes: int
     #: How many processes that is, its own included.
     processes: int
-    #: What its own process holds, with all that it shares.
+    #: What its own process holds.
     own_bytes: int
 
 
@@ -125,7 +127,7 @@ class MemoryWatch:
             return self.is_heavy(load_of(worker.pid))
         if time.monotonic() - worker.begun_at < BRIEF_S:
             return False
-        return _resident_bytes(worker.pid) > self._recycle_bytes
+        return _anonymous_bytes(worker.pid) > self._recycle_bytes
 
     def fault(self, load: Load) -> str:
         """Say what is wrong with a worker that holds too much."""
@@ -146,11 +148,11 @@ def load_of(pid: int, *, exact_above: float = float("inf")) -> Load:
 
     Args:
         pid: The process.
-        exact_above: Processes share memory, above all those that were forked.  Only if the plain sum,
-            in which that counts for each of them, is more than this, they are counted by their shares.
+        exact_above: Processes that were forked share memory.  Only if the plain sum, in which that
+            counts for each of them, is more than this, they are counted by their shares.
     """
     family = _family(pid)
-    own_bytes, *below_bytes = map(_resident_bytes, family)
+    own_bytes, *below_bytes = map(_anonymous_bytes, family)
     used_bytes = own_bytes + sum(below_bytes)
     if below_bytes and used_bytes > exact_above:
         used_bytes = sum(map(_share_bytes, family))
@@ -178,22 +180,26 @@ def _children(pid: int) -> list[int]:
     return children
 
 
-def _resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process; takes no lock of its, so it never waits for it."""
+def _anonymous_bytes(pid: int) -> int:
+    """Return the resident memory of a process that is no file's; takes no lock of its, so it never waits for it.
+
+    The kernel counts by processor and sums up roughly: with many of them it may be some MB more or less.
+    """
     try:
-        return int(_read(f"/proc/{pid}/statm").split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):  # it is gone
+        _, resident, shared, *_ = map(int, _read(f"/proc/{pid}/statm").split())
+    except (OSError, ValueError):  # it is gone
         return 0
+    return (resident - shared) * _PAGE_BYTES
 
 
 def _share_bytes(pid: int) -> int:
-    """Return the resident memory of a process, each page divided by the number of those that share it."""
+    """Return the same, each page divided by the number of processes that share it."""
     try:
         text = _read(f"/proc/{pid}/smaps_rollup")
-        start = text.index(b"\nPss:") + 5
+        start = text.index(b"\nPss_Anon:") + 10
         return int(text[start : text.index(b"kB", start)]) * 1024
-    except (OSError, ValueError):  # it is gone, or not ours to look into
-        return _resident_bytes(pid)
+    except (OSError, ValueError):  # it is gone, or not ours to look into; or Linux before 5.3
+        return _anonymous_bytes(pid)
 
 
 def _read(path: str) -> bytes:
