@@ -44,6 +44,16 @@ def at_every_moment(once: Callable[[Interrupter], int], modules: tuple[str, ...]
         number += 1
 
 
+def test_nothing_is_interrupted_amid_a_finalizer_where_python_would_only_tell_of_it() -> None:
+    """Whose turn comes at any moment: a handle of an earlier test's may be collected in a later one."""
+    with testing.inline() as queue:
+        handles = [queue.submit(counted, 1)]
+        interrupter = Interrupter(0, *ALL)
+        with interrupter.watching():
+            handles.clear()
+        assert not interrupter.done
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ordered", [True, False])

@@ -69,8 +69,8 @@ class Interrupter:
         caller = frame.f_back
         if caller in self._at:
             self._at[caller] = (self._at[caller][0], True)
-        if frame.f_globals.get("__name__") not in self._modules or frame.f_code.co_name == "__del__":
-            return None  # within a `__del__` Python tells what is raised, and goes on
+        if frame.f_globals.get("__name__") not in self._modules or _is_finalizing(frame):
+            return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         self._at[frame] = (-1, False)
         return self._traced if event == "call" else None
@@ -89,6 +89,18 @@ class Interrupter:
             self.done = True
             self._handler(signal.SIGINT, frame)
         return self._traced
+
+
+def _is_finalizing(frame: FrameType | None) -> bool:
+    """Whether a `__del__` is among the callers: what is raised there Python tells of, and goes on.
+
+    One of an earlier test may come at any moment, when garbage is collected.
+    """
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @cache
