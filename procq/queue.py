@@ -36,6 +36,7 @@ from procq.engine.headroom import Headroom
 from procq.engine.local.machine import available_memory, quarter_of_memory, usable_cpus
 from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
+from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
@@ -113,7 +114,9 @@ class Queue:
 
     Made stopped; `start()` or `with` starts it.  Leaving `with` drains it, leaving by an
     exception kills it (contract G4).  Every method is thread-safe and may be called from
-    done-callbacks; only those that say so block.  Delivery is at least once (D1).
+    done-callbacks; only those that say so block.  A call from a signal handler or a `__del__` that
+    comes amid another one of its own thread is refused with a `UsageError` and does nothing; let
+    the handler set a flag instead.  Delivery is at least once (D1).
 
     Args:
         workers: How many processes at most; None: as many as there are usable processors
@@ -296,8 +299,7 @@ class Queue:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
 
         May be called again, also from other threads while one call waits: a harsher mode or a
-        nearer deadline takes over at once, and every call returns the report.  Not from a signal
-        handler or a `__del__`: those may interrupt a call that holds the queue's lock.
+        nearer deadline takes over at once, and every call returns the report.
 
         Args:
             timeout: When it has passed, what runs is asked to stop and killed after
@@ -308,7 +310,7 @@ class Queue:
                 nothing; with `timeout=0` without asking first.
 
         Raises:
-            UsageError: An unknown mode, or no duration.
+            UsageError: An unknown mode, or no duration; or a call amid another.
         """
         if mode not in {"drain", "finish", "kill"}:
             raise UsageError(f"mode={mode!r}: must be 'drain', 'finish' or 'kill'")
@@ -316,12 +318,12 @@ class Queue:
 
     def pause(self) -> None:
         """Start nothing new; what runs goes on, what was sent ahead is taken back (contract H1)."""
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             self._supervisor.pause()
 
     def resume(self) -> None:
         """Go on after `pause`."""
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             self._supervisor.resume()
 
     def resize(self, workers: int) -> None:
@@ -333,9 +335,10 @@ class Queue:
         Raises:
             UnitError: `workers` is no whole number of at least 1.
         """
-        self.workers = count(workers, field="workers", least=1)
-        with self._supervisor.lock:
+        count(workers, field="workers", least=1)
+        with self._supervisor.entry:
             self._supervisor.resize(workers)
+            self.workers = workers
 
     # --- submitting ----------------------------------------------------------------------------
 
@@ -369,7 +372,8 @@ class Queue:
             return self._submit_spec(what, args, kwargs)
         if isinstance(what, TaskFunction):
             return self._submit_batch([what.spec(*args, **kwargs)])[0]
-        supervisor.check_usable()  # before work is done for nothing; and again under the lock
+        if not supervisor.accepts:  # before work is done for nothing; and again under the lock
+            supervisor.check_usable()
         type_name = type_of(what)
         payload, found = pickle_call(what, args, kwargs, type_name)
         inputs: tuple[Task, ...] = ()
@@ -382,9 +386,13 @@ class Queue:
             f"#{next(self._numbers)}", type_name, payload, DEFAULTS,
             depends_on=tuple(dict.fromkeys(inputs)) if inputs else (), inputs=inputs,
         )  # fmt: skip
-        with supervisor.lock:
-            supervisor.wait_for_room(len(payload), block=True, timeout_s=None)
-            supervisor.check_usable()
+        lock = supervisor.lock
+        if lock.is_mine():  # as `entry` does it, which takes three times as long
+            refuse_nested_call()
+        with lock:
+            supervisor.room.wait(supervisor, len(payload), block=True, timeout_s=None)
+            if not supervisor.accepts:
+                supervisor.check_usable()
             if task.id in supervisor.scheduler.tasks:
                 task.id = self._free_id()
             handle: Handle[Any] = Handle(supervisor, task)
@@ -440,17 +448,17 @@ class Queue:
         supervisor = self._supervisor
         by_spec = self._by_spec
         drafts = draft_all(specs, self._handlers, by_spec.__contains__)
-        with supervisor.lock:
+        with supervisor.entry:
             if drafts:
                 size = sum(len(draft.payload) for draft in drafts.values())
-                supervisor.wait_for_room(size, block=block, timeout_s=timeout_s)
+                supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s)
             try:
                 supervisor.check_usable()
                 new, handles = self._tasks_of(drafts)
                 if new:
                     supervisor.submit(new, partial(by_spec.update, handles))
             finally:
-                supervisor.let_in()
+                supervisor.room.let_in()
             by_spec.update(handles)
             return [by_spec[spec] for spec in specs]
 
@@ -549,7 +557,7 @@ class Queue:
         """
         if isinstance(task, Handle):
             return self._own(task)
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             if isinstance(task, TaskSpec):
                 return self._own(task)
             return self._handle_of(self._supervisor.scheduler.find(task))
@@ -637,7 +645,7 @@ class Queue:
         spec = fn.spec(*args) if isinstance(fn, TaskFunction) else call_spec(fn, args, {})
         payload, _ = pickle_call(cast("Callable[..., object]", spec.fn), args, {}, spec.type)
         supervisor = self._supervisor
-        with supervisor.lock:
+        with supervisor.entry:
             supervisor.check_usable()
             task = Task(self._free_id(), spec.type, payload, spec.options)
             handle: Handle[Any] = Handle(supervisor, task)
@@ -659,7 +667,7 @@ class Queue:
 
     def dead_letters(self) -> list[DeadLetter]:
         """Return the kept records of the tasks that ended FAILED, newest last (contract F6)."""
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             scheduler = self._supervisor.scheduler
             scheduler.prune(self._supervisor.engine.now())
             return scheduler.letters.listed()
@@ -688,7 +696,7 @@ class Queue:
         """
         self._supervisor.check_usable()
         which = self._filtered(which)
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             return self._supervisor.replay(
                 self._select(which), reset_attempts=reset_attempts, with_dependents=with_dependents
             )
@@ -700,7 +708,7 @@ class Queue:
             UnknownTaskError: No task has this id (any more).
         """
         which = self._filtered(which)
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             return self._supervisor.purge(self._select(which))
 
     def _filtered(self, which: Any) -> Any:  # noqa: ANN401 - what `replay` and `purge` take
@@ -724,7 +732,7 @@ class Queue:
 
     def stats(self) -> Stats:
         """Look at the queue; takes time in proportion to the READY tasks (contract F8)."""
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             return Stats(self._supervisor, self._started_at)
 
 
