@@ -15,18 +15,19 @@ looked at where it stands and done in one row that cannot be parted (see interru
 and no result is ever in a local variable alone.
 """
 
-from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, final
 
+from procq.change import Change
 from procq.core.states import Status
 from procq.core.task import Task
 from procq.engine import chunk
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError
 from procq.handle import Arrivals, Handle, error_of_attempt, task_of, warn_if_not_started
-from procq.interrupts import WATCH, changes, raise_pending
+from procq.interrupts import WATCH
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.payload import PLAIN, NotPicklable, dump_part, dumps_whole, loads, loads_once
@@ -64,6 +65,9 @@ class Submitter(Protocol):
 
     def _submit_begun(self, fn: Callable[..., Any], args: tuple[Any, ...], ended: Ended) -> Handle[Any]:
         """Submit a task whose first attempt was made in a chunk."""
+
+    def purge(self, which: Handle[Any], /) -> int:
+        """Drop the dead letter of a task, if there is one."""
 
 
 # --- how many items make a task ----------------------------------------------------------------
@@ -168,6 +172,9 @@ class Source:
 
 # --- what was submitted ------------------------------------------------------------------------
 
+#: Items as they are sent: a pickle of many, or pickles of one each.
+Blocks: TypeAlias = "list[bytes | list[bytes]]"
+
 
 @final
 class Unit:
@@ -175,7 +182,7 @@ class Unit:
 
     __slots__ = ("again", "blocks", "handle", "items", "parts")
 
-    def __init__(self, handle: Handle[Any], items: int, blocks: "list[bytes | list[bytes]] | None" = None) -> None:
+    def __init__(self, handle: Handle[Any], items: int, blocks: "Blocks | None" = None) -> None:
         self.handle = handle
         #: how many items; 0 for one that was part of a chunk before
         self.items = items
@@ -239,8 +246,8 @@ class Results(Generic[R]):
         self._arrivals = Arrivals()
         #: what the input raised; until it is told nothing more is read
         self._input_error: Exception | None = None
-        #: the thread that submits a unit now; 0: none does
-        self.changed_by = 0
+        #: open while a unit is submitted; an interrupt that ends one leaves nothing that has to be whole
+        self._change = Change()
         self._fill()
 
     def __iter__(self) -> "Results[R]":
@@ -371,7 +378,7 @@ class Results(Generic[R]):
 
     def _send_together(self, items: list[Any]) -> None:
         """Submit what was read in chunks, but for what has to go alone."""
-        blocks: list[bytes | list[bytes]] = []
+        blocks: Blocks = []
         held = size_bytes = 0
 
         def send() -> None:
@@ -423,14 +430,14 @@ class Results(Generic[R]):
             return None
         return None if inputs or not isinstance(data, bytes) or len(data) > BIG_BYTES else data
 
-    def _submit_chunk(self, blocks: "list[bytes | list[bytes]]", items: int) -> None:
+    def _submit_chunk(self, blocks: "Blocks", items: int) -> None:
         if not items:
             return
         assert self._chunks is not None
         fn_data, options = self._chunks
         spec = call_spec(chunk.run, (fn_data, blocks, self._source.is_bare), {}, options)
         try:
-            self._submit(items, blocks, self._queue.submit, spec)
+            self._submit(partial(self._queue.submit, spec), items, blocks)
         except Exception as error:  # noqa: BLE001 - a refusal: raised in the place of each item
             self._add_error(error)
             for _ in range(items - 1):
@@ -438,55 +445,44 @@ class Results(Generic[R]):
 
     def _submit_alone(self, args: tuple[Any, ...]) -> None:
         try:
-            self._submit(1, None, self._queue.submit, self._fn, *args)
+            self._submit(partial(self._queue.submit, self._fn, *args), 1)
         except Exception as error:  # noqa: BLE001 - a refusal: raised in its place
             self._add_error(error)
 
-    @changes
-    def _submit(
-        self, items: int, blocks: "list[bytes | list[bytes]] | None", submit: Callable[..., Handle[Any]], *args: object
-    ) -> Unit:  # fmt: skip
+    def _submit(self, submit: Callable[[], Handle[Any]], items: int, blocks: "Blocks | None" = None) -> None:
+        """Submit a unit and note it in its order."""
+        self._change.make(self._submit_and, (submit, items, blocks, self._note))
+
+    def _submit_again(self, submit: Callable[[], Handle[Any]], of: Unit, position: int) -> Unit:
+        """Submit an item of a chunk once more, as a unit of its own, and note it with the chunk."""
+        return self._change.make(self._submit_and, (submit, 0, None, partial(of.again.__setitem__, position)))
+
+    def _submit_and(
+        self,
+        what: "tuple[Callable[[], Handle[Any]], int, Blocks | None, Callable[[Unit], object]]",
+    ) -> Unit:
         """Submit a unit and note it: neither happens without the other.
 
         Ctrl-C comes after both, or before, where the submit waits for room.
         """
-        self.changed_by = get_ident()
-        try:
-            unit = Unit(submit(*args), items, blocks)
-            self._expect(unit)
-            self._sent += items
-            self._in_flight += items
-            if self._ordered:
-                self._line.append(unit)
-            return unit
-        finally:
-            self.changed_by = 0
-            if WATCH.pending:
-                raise_pending()
+        submit, items, blocks, note = what
+        unit = Unit(submit(), items, blocks)
+        self._arrivals.expect(unit.handle)
+        self._pending[task_of(unit.handle)] = unit
+        note(unit)
+        return unit
 
-    @changes
-    def _submit_again(self, of: Unit, position: int, submit: Callable[..., Handle[Any]], *args: object) -> Unit:
-        """Submit an item of a chunk once more, as a unit of its own, and note it likewise."""
-        self.changed_by = get_ident()
-        try:
-            unit = Unit(submit(*args), 0)
-            self._expect(unit)
-            of.again[position] = unit
-            return unit
-        finally:
-            self.changed_by = 0
-            if WATCH.pending:
-                raise_pending()
+    def _note(self, unit: Unit) -> None:
+        self._sent += unit.items
+        self._in_flight += unit.items
+        if self._ordered:
+            self._line.append(unit)
 
     def _add_error(self, error: Exception) -> None:
         """Put an error in the place of an item."""
         self._sent += 1
         self._in_flight += 1
         self._line.append(error)
-
-    def _expect(self, unit: Unit) -> None:
-        self._arrivals.expect(unit.handle)
-        self._pending[task_of(unit.handle)] = unit
 
     # --- what came of it -----------------------------------------------------------------------
 
@@ -547,9 +543,10 @@ class Results(Generic[R]):
         record = unit.handle.history[-1]
         ended.started_at, ended.ended_at = record.started_at, record.ended_at
         ended.pid, ended.peak_rss_bytes = record.pid, record.peak_rss_bytes
-        submit = self._queue._submit_begun  # noqa: SLF001 - its own
         try:
-            return self._submit_again(unit, position, submit, self._fn, self._loaded(item), ended)
+            args = self._loaded(item)
+            submit = partial(self._queue._submit_begun, self._fn, args, ended)  # noqa: SLF001 - its own
+            return self._submit_again(submit, unit, position)
         except (QueueClosedError, EngineError, InternalError):  # it is not tried again, and ended as it did
             task = Task(unit.handle.id, unit.handle.type, b"", Options({}))
             task.failures = 1
@@ -560,15 +557,15 @@ class Results(Generic[R]):
     def _alone_again(self, unit: Unit) -> list[Part]:
         """Make a task of each item of a chunk that ended badly: nobody knows which was to blame."""
         # Not a dead letter: none of the items is given up.
-        with self._supervisor.lock:
-            self._supervisor.purge([task_of(unit.handle)])
+        self._queue.purge(unit.handle)
         parts: list[Part] = []
         for position, item in enumerate(self._items_of(unit)):
             if position in unit.again:  # an interrupt came after it
                 parts.append(unit.again[position])
                 continue
             try:
-                parts.append(self._submit_again(unit, position, self._queue.submit, self._fn, *self._loaded(item)))
+                submit = partial(self._queue.submit, self._fn, *self._loaded(item))
+                parts.append(self._submit_again(submit, unit, position))
             except (QueueClosedError, EngineError, InternalError):
                 parts.append(cast("Exception", unit.handle.error))
             except Exception as error:  # noqa: BLE001 - a refusal
