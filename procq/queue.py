@@ -29,6 +29,7 @@ from typing import (
 
 from procq import loader
 from procq.batch import Draft, Resolver, draft_all, in_order, pickle_call, pickle_initializer
+from procq.closing import Mode, ShutdownReport
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
@@ -41,7 +42,7 @@ from procq.log import WARNING, Logger
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
-from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
+from procq.supervisor import Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds, size_bytes
 
 if TYPE_CHECKING:

@@ -1,9 +1,13 @@
 """The supervisor: one scheduler, one engine, one lock (DESIGN, section 2).
 
-Decides which ready task goes to which free place, passes reports on to the scheduler, tells the
-waiting about what has settled, and takes the queue through its shutdown.  It unpickles nothing and
-runs no user code, backoff callables aside.  Everything here happens under `lock`, in the thread that brought the news:
-a caller that submits, or the engine's own.
+What a program wants comes in here, and what the engine reports; who waits for an end is told from
+here.  Which task goes where is decided in dispatch.py, who may submit in room.py, how far a
+shutdown has gone in closing.py.  It unpickles nothing and runs no user code, backoff callables
+aside.
+
+Everything happens under `lock`, in the thread that brought the news: a caller that submits, or the
+engine's own.  What a program calls takes it by way of `entry`; a method says so where the lock is
+held already, or where none is needed, since a `__del__` may call it at any moment.
 """
 
 import os
@@ -12,12 +16,13 @@ import weakref
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, cast
 
 from procq.callback import CallbackThread
 from procq.change import TORN, Change
+from procq.closing import KILLED, WAITING, Closing, Mode, ShutdownReport
 from procq.core.scheduler import CancelAnswer, Scheduler
-from procq.core.states import TERMINAL, Status
+from procq.core.states import TERMINAL
 from procq.core.task import Run, Task
 from procq.dispatch import Dispatcher
 from procq.engine.headroom import Headroom
@@ -30,21 +35,7 @@ from procq.outcome import Ended
 from procq.parcel import Payload
 from procq.room import Room
 
-Mode = Literal["drain", "finish", "kill"]
 Listener = Callable[[Task], None]
-
-#: Modes from the gentlest to the harshest; a later call may only be harsher.
-_HARSHNESS: Final[dict[Mode, int]] = {"drain": 0, "finish": 1, "kill": 2}
-
-
-class ShutdownReport(NamedTuple):
-    """What a shutdown did (contract G1)."""
-
-    drained: bool  #: whether everything accepted ran to its end
-    succeeded: int  #: tasks that ended SUCCEEDED in the queue's whole life
-    failed: int  #: FAILED likewise
-    cancelled: int  #: CANCELLED likewise
-    cut_off: tuple[str, ...]  #: ids of the tasks that the shutdown cancelled, in order of submission
 
 
 class Supervisor:
@@ -91,12 +82,6 @@ class Supervisor:
         self._opened = False
         #: the thread that opens the queue now; 0: none does
         self._opening_by = 0
-        self._mode: Mode | None = None
-        self._deadline: float | None = None
-        #: what the shutdown cancelled
-        self._cut: list[Task] = []
-        #: how far the cut has gone: 0 not at all, 1 all that waits, 2 all that runs is asked, 3 killed
-        self._cut_level = 0
         self._start_error: Ended | None = None
         #: the engine has left nothing behind
         self._all_closed = Milestone()
@@ -110,6 +95,7 @@ class Supervisor:
         #: for a task that cannot go on until what it logs is handled
         self.log_thread = CallbackThread("procq-logs", "a handler of log records")
         self.dispatcher = Dispatcher(scheduler, engine, headroom)
+        self._closing = Closing(scheduler, engine, self.dispatcher)
         self.room = Room(
             scheduler, engine, self.callbacks, max_pending=max_pending, max_pending_bytes=max_pending_bytes
         )
@@ -144,7 +130,7 @@ class Supervisor:
     @property
     def closing(self) -> bool:
         """Whether a shutdown has begun."""
-        return self._mode is not None
+        return self._closing.mode is not None
 
     @changes
     def open(self) -> None:
@@ -195,7 +181,7 @@ class Supervisor:
         if self.forked:
             raise QueueClosedError(FORKED)
         self.check_alive()
-        if self._mode is not None or self.abandoned:
+        if self._closing.mode is not None or self.abandoned:
             raise QueueClosedError("the queue is shutting down and takes no more work")
         if self._start_error is not None:
             raise WorkerStartError(self._start_error.message)
@@ -216,11 +202,7 @@ class Supervisor:
         with self.entry:
             self.accepts = False
             now = self.engine.now()
-            if self._mode is None or _HARSHNESS[mode] > _HARSHNESS[self._mode]:
-                self._mode = mode
-            if timeout_s is not None:
-                deadline = now + timeout_s
-                self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+            self._closing.begin(mode, timeout_s, now)
             self.dispatcher.paused = False  # or a drain would never end
             self.room.free_all()
             if self.bug is not None or self._change.by:
@@ -247,15 +229,16 @@ class Supervisor:
             self._joining.add(me)
             if self._last_thread is not None:
                 self._last_thread.join()
+            deadline = self._closing.deadline
             for thread in (self.callbacks, self.log_thread):
-                thread.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
+                thread.join(None if deadline is None else deadline + CALLBACK_GRACE_S - self.engine.now())
         finally:
             self._joining.discard(me)
 
     def _begin_shutdown(self, mode: Mode, timeout_s: float | None, now: float) -> None:
         if self._opened:
             if mode == "kill" and timeout_s == 0:
-                self._cut_to(3, now)
+                self._closing.cut_to(KILLED, now)
             self._turn(now)
             self.engine.wake()
         else:
@@ -264,7 +247,7 @@ class Supervisor:
     def _close_unopened(self, now: float) -> None:
         """End a queue that was never started: nothing ever ran, and nothing will."""
         self._opened = self.dispatcher.closed = True
-        self._cut_to(1, now)
+        self._closing.cut_to(WAITING, now)
         self._settle()
         self.callbacks.close()
         self.log_thread.close()
@@ -276,7 +259,7 @@ class Supervisor:
             with self.entry:
                 if not self._opened:
                     self.accepts = False
-                    self._mode = "kill"
+                    self._closing.mode = "kill"
                     self._close_unopened(self.engine.now())
 
     def abandon(self) -> None:
@@ -357,36 +340,7 @@ class Supervisor:
         return "the queue is paused" if self.dispatcher.paused else "nothing runs, and nothing is due"
 
     def _report(self) -> ShutdownReport:
-        counts = self.scheduler.counts
-        cut = tuple(task.id for task in sorted(self._cut, key=_by_seq))
-        is_drained = not cut and self.bug is None and not self.forked
-        return ShutdownReport(
-            is_drained, counts[Status.SUCCEEDED], counts[Status.FAILED], counts[Status.CANCELLED], cut
-        )
-
-    def _advance_shutdown(self, now: float) -> None:
-        """Take the next step of a shutdown under way, if it is time for one."""
-        if self._deadline is not None and now >= self._deadline:
-            self._mode = "kill"
-        if self._mode == "finish":
-            self._cut_to(1, now)
-        elif self._mode == "kill":
-            self._cut_to(2, now)
-        if self.scheduler.open == 0 and not self.dispatcher.closed:
-            self.dispatcher.closed = True
-            self.engine.close(at_once=self.abandoned)
-
-    def _cut_to(self, level: int, now: float) -> None:
-        """Cut the work short: 1 cancels all that waits, 2 also asks what runs to stop, 3 kills it."""
-        if self._cut_level >= level:
-            return
-        if self._cut_level == 0:
-            self.dispatcher.take_back_all(now)
-            self.scheduler.cut_off(now)
-        self._cut_level = level
-        if level > 1:
-            for task in list(self.scheduler.running.values()):
-                self.engine.stop(task, "interrupted", at_once=level > 2)  # noqa: PLR2004 - the level's own meaning
+        return self._closing.report(is_whole=self.bug is None and not self.forked)
 
     # --- submitting ----------------------------------------------------------------------------
 
@@ -560,9 +514,9 @@ class Supervisor:
         look_at = self.dispatcher.look_at()
         if look_at is not None:
             due = _earlier(due, look_at)
-        if self._mode == "kill" or not self.scheduler.open:
+        if self._closing.mode == "kill" or not self.scheduler.open:
             return due
-        return _earlier(due, self._deadline)
+        return _earlier(due, self._closing.deadline)
 
     def tick(self, now: float) -> None:
         """Time has passed or something was reported: decide what happens next."""
@@ -574,15 +528,16 @@ class Supervisor:
         while self._to_unlisten:
             self.unlisten(*self._to_unlisten.popleft())
         scheduler.advance(now)
-        if self.abandoned and self._mode != "kill":
-            self._mode = "kill"
+        closing = self._closing
+        if self.abandoned and closing.mode != "kill":
+            closing.mode = "kill"
             self.room.free_all()
-            self._cut_to(3, now)
-        if self._mode is not None:
-            self._advance_shutdown(now)
+            closing.cut_to(KILLED, now)
+        if closing.mode is not None:
+            closing.advance(now, at_once=self.abandoned)
         self.dispatcher.dispatch(now)
-        if self._mode is not None:
-            self._advance_shutdown(now)
+        if closing.mode is not None:
+            closing.advance(now, at_once=self.abandoned)
 
     def settle(self) -> None:
         """Wake everybody for whom something has changed: the last act before the lock is given up."""
@@ -683,7 +638,7 @@ class Supervisor:
             if task.status not in TERMINAL:
                 continue
             if task.trouble is not None and task.cause == "shutdown":
-                self._cut.append(task)
+                self._closing.note_cut(task)
             listeners = task.listeners
             if listeners is not None:
                 task.listeners = None
@@ -744,10 +699,6 @@ def _earlier(one: float | None, other: float | None) -> float | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
-
-
-def _by_seq(task: Task) -> int:
-    return task.seq
 
 
 def live_supervisors() -> list[Supervisor]:

@@ -25,13 +25,13 @@ from procq.cli.signals import Signalled, StopSignals, die_by
 from procq.cli.stopping import Ladder, Step
 from procq.cli.tally import Tally
 from procq.cli.terminal import Terminal, standard_error
+from procq.closing import ShutdownReport
 from procq.core.states import Status
 from procq.engine.local.machine import usable_cpus
 from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
 from procq.handle import Handle, supervisor_of, task_of
 from procq.queue import Queue
 from procq.spec import TaskSpec
-from procq.supervisor import ShutdownReport
 from procq.units import format_seconds
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from tests.support.looking import PATIENCE_S, pids, run_file, run_script, states
 from tests.support.process_tasks import Gate
 
 from procq import Handle, Queue, Status, task
+from procq.closing import Mode, ShutdownReport
 from procq.errors import QueueClosedError, QueueFullError, TaskCancelled
-from procq.supervisor import Mode, ShutdownReport
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
