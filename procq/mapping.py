@@ -1,7 +1,7 @@
 """`Results`: what `Queue.map` returns (contract F2).
 
-Decides how many items make a task, and puts their results back in their places.  A tiny item would
-cost more to send than to run, so brief ones travel in chunks, of which each is one task; what
+Puts items into tasks, and their results back in their places.  A tiny item would cost more to send
+than to run, so brief ones travel in chunks, of which each is one task, as big as source.py says; what
 cannot be shared goes alone: an item that stands for a result, one that is big, one that cannot be
 pickled, and whatever must be tried again.  Knows of workers only how many there may be;
 all of it happens in the thread that makes the map or reads from it.
@@ -16,9 +16,9 @@ and no result is ever in a local variable alone.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, final
 
 from procq.change import Change
@@ -31,20 +31,13 @@ from procq.interrupts import WATCH
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.payload import PLAIN, NotPicklable, dump_part, dumps_whole, loads, loads_once
+from procq.source import BYTES_MAX, Size, Source
 from procq.spec import Options, TaskFunction, call_spec, type_of
 from procq.supervisor import Supervisor
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-#: So long should a chunk take (seconds): a task costs some 0.1 ms on both sides together, so less
-#: would pay too much of that; more would make whoever waits for a result, a cancel or the end wait longer.
-TARGET_S: Final = 0.002
-#: A chunk has at most so many times the items of one that is known to be brief: what comes may be slower.
-GROWTH: Final = 8
-#: Items of a chunk at most, and bytes of their arguments or results, about: what is in flight is in memory.
-ITEMS_MAX: Final = 16_384
-BYTES_MAX: Final = 64 * 1024
 #: An item of so many bytes travels alone.
 BIG_BYTES: Final = BYTES_MAX // 8
 #: So many items are pickled before their bytes are looked at.
@@ -68,106 +61,6 @@ class Submitter(Protocol):
 
     def purge(self, which: Handle[Any], /) -> int:
         """Drop the dead letter of a task, if there is one."""
-
-
-# --- how many items make a task ----------------------------------------------------------------
-
-
-@final
-class Size:
-    """How many items a task shall have, learnt from those that ended.
-
-    Begins with one: the first results are wanted soon, and slow items must never wait for each other.
-
-    Args:
-        fixed: What the user wants; None: as many as fit into `TARGET_S`.
-        most: Never more.
-    """
-
-    __slots__ = ("_fixed", "_most", "_read_s", "items")
-
-    def __init__(self, fixed: int | None, most: int) -> None:
-        self._fixed = fixed
-        self._most = most
-        #: what reading an item from the input takes, in seconds
-        self._read_s = 0.0
-        #: the present answer
-        self.items = 1 if fixed is None else fixed
-
-    def near_end(self, left: int | None, workers: int) -> int:
-        """Return the answer, given how many items are left in all; None: nobody knows.
-
-        A fair share of these, so that the workers end together; a quarter of a chunk is little enough for that.
-        """
-        if left is None or self._fixed is not None:
-            return self.items
-        return min(self.items, max(self.items // 4, left // (2 * workers), 1))
-
-    def note_read(self, items: int, took_s: float) -> None:
-        """Learn what it took to read items; a slow input is read one by one, or nothing would come of it for long."""
-        self._read_s = took_s / items
-        if self._fixed is None and self._read_s * self.items > TARGET_S:
-            self.items = max(1, int(TARGET_S / self._read_s))
-
-    def note(self, items: int, took_s: float, size_bytes: int) -> None:
-        """Learn from a task: how many items it had, what they took, and the bytes of their results."""
-        if self._fixed is not None:
-            return
-        item_s = max(took_s / items, self._read_s)
-        wanted = self._most if item_s * self._most <= TARGET_S else int(TARGET_S / item_s)
-        if size_bytes * wanted > BYTES_MAX * items:
-            wanted = BYTES_MAX * items // size_bytes
-        # A small task, sent before it was known how brief they are, holds nothing back.
-        self.items = max(1, min(wanted, max(GROWTH * items, self.items), self._most))
-
-
-@final
-class Source:
-    """The input of a map.
-
-    Attributes:
-        is_bare: Whether an item is the only argument, rather than a tuple of them.
-        left: How many items there may be left; None if nobody knows.
-    """
-
-    __slots__ = ("_clock", "_items", "is_bare", "left")
-
-    def __init__(self, iterables: Sequence[Iterable[Any]], clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self.is_bare = len(iterables) == 1
-        self._items: Iterator[Any] = iter(iterables[0]) if self.is_bare else zip(*iterables, strict=False)
-        #: only a container is believed; an iterator may have a length and yet be slow, or wrong
-        self.left = min(map(len, iterables)) if all(hasattr(one, "__len__") for one in iterables) else None  # type: ignore[arg-type]
-
-    def read(self, items: list[Any], most: int) -> bool:
-        """Add up to so many items to a list; return whether there may be more.
-
-        Whatever was read is in the list, also when the input raises.
-        """
-        if self.left is None:
-            return self._read_patiently(items, most)
-        before = len(items)
-        items.extend(islice(self._items, most))
-        count = len(items) - before
-        self.left = max(0, self.left - count)
-        return count == most
-
-    def _read_patiently(self, items: list[Any], most: int) -> bool:
-        """Read from an input that may make one wait: what was read is sent when that has taken long enough."""
-        clock = self._clock
-        ends_at = clock() + TARGET_S
-        more = False
-        for item in islice(self._items, most):
-            items.append(item)
-            more = True
-            if clock() >= ends_at:
-                break
-        return more
-
-    def close(self) -> None:
-        """Give nothing more."""
-        self._items = iter(())
-        self.left = 0
 
 
 # --- what was submitted ------------------------------------------------------------------------

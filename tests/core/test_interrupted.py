@@ -9,7 +9,7 @@ from tests.support.interrupting import CALLS, SUPERVISOR, Interrupter, Rebuilt, 
 from procq import Handle, as_completed, task, testing
 
 #: Not what an inline queue calls while it plays the worker, too.
-MODULES = ("procq.mapping", "procq.change", "procq.handle", "procq.queue", "procq.batch", "procq.spec")
+MODULES = ("procq.mapping", "procq.source", "procq.change", "procq.handle", "procq.queue", "procq.batch", "procq.spec")
 #: Whatever else a call of the façade goes through.
 ALL = (*MODULES, *SUPERVISOR, "procq.core.scheduler", "procq.core.letters", "weakref")
 
