@@ -1,4 +1,4 @@
-"""Turns specs into tasks: pickles their calls, finds what they depend on, orders them (C4, C5, E1, E2).
+"""Turns specs into tasks: pickles their calls, finds what they depend on, orders and makes them (C4, C5, E1, E2).
 
 A batch is what one submit brings: a spec, or a list of them, with every spec they depend on that
 is not submitted yet.  Everything is pickled and checked before the queue accepts any of it, so a
@@ -7,15 +7,25 @@ refused call changes nothing.  Pickling happens in the caller's thread and witho
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from procq.core.task import Task
-from procq.errors import CycleError, PayloadError, UnknownDependencyError, UnknownHandlerError, UsageError
+from procq.errors import (
+    CycleError,
+    DuplicateTaskError,
+    PayloadError,
+    UnknownDependencyError,
+    UnknownHandlerError,
+    UsageError,
+)
 from procq.handle import Handle, supervisor_of, task_of
 from procq.parcel import Payload
 from procq.payload import NotPicklable, dump_call
 from procq.spec import Options, TaskFunction, TaskSpec, type_of
 from procq.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 Handlers = Mapping[str, Callable[..., object]]
 
@@ -199,3 +209,116 @@ def in_order(drafts: Sequence[Draft], found: Mapping[Draft, Sequence[Task | Draf
                 needs = [need for need in found[draft] if isinstance(need, Draft)]
                 stack += [(need, False) for need in reversed(needs) if need not in done]
     return ordered
+
+
+# --- tasks -------------------------------------------------------------------------------------
+
+
+def tasks_of(
+    drafts: Mapping[TaskSpec[Any], Draft],
+    supervisor: Supervisor,
+    by_spec: Mapping[TaskSpec[Any], Handle[Any]],
+    free_id: Callable[[], str],
+) -> tuple[list[Task], dict[TaskSpec[Any], Task]]:
+    """Make tasks of drafts; the lock is held, and nothing is changed yet.
+
+    Args:
+        drafts: What one submit brings.
+        supervisor: Whose tasks they will be.
+        by_spec: What was submitted already.
+        free_id: Makes an id that no task has.
+
+    Returns:
+        The tasks that are new, in an order in which each follows its dependencies, and the task of each
+        spec that was not submitted already, be it new or known by its id.
+
+    Raises:
+        UsageError: They cannot be accepted.
+    """
+    # Another thread may have submitted one of the specs while this one pickled.
+    fresh = {spec: draft for spec, draft in drafts.items() if spec not in by_spec}
+    resolver = Resolver(supervisor, fresh, by_spec)
+    found = {draft: [resolver.find(source, draft) for source in draft.depends_on] for draft in fresh.values()}
+    known = _known_tasks(found, supervisor.scheduler.tasks)
+    now = supervisor.engine.now()
+    tasks: dict[Draft, Task] = dict(known)
+    new: list[Task] = []
+    for draft in in_order(list(fresh.values()), found):
+        if draft in known:
+            continue
+        needs = [tasks[need] if isinstance(need, Draft) else need for need in found[draft]]
+        tasks[draft] = _make(draft, free_id() if draft.id is None else draft.id, needs, now)
+        new.append(tasks[draft])
+    return new, {spec: tasks[draft] for spec, draft in fresh.items()}
+
+
+def _known_tasks(found: Mapping[Draft, Sequence[Task | Draft]], tasks: Mapping[str, Task]) -> dict[Draft, Task]:
+    """Find drafts that are known tasks under the same id (contract C4).
+
+    Args:
+        found: Drafts, with what each depends on, its inputs first.
+        tasks: What is known, by id.
+
+    Raises:
+        DuplicateTaskError: An id belongs to another task, or two of the batch share one.
+    """
+    known: dict[Draft, Task] = {}
+    first: dict[str, Draft] = {}
+    for draft, needs in found.items():
+        if draft.id is None:
+            continue
+        twin = first.setdefault(draft.id, draft)
+        if twin is not draft:
+            raise DuplicateTaskError(draft.id, "another task of the same submit")
+        task = tasks.get(draft.id)
+        if task is not None:
+            if not _is_same(task, draft, needs):
+                raise DuplicateTaskError(draft.id, f"another task of type {task.type!r} ({task.status})")
+            known[draft] = task
+    return known
+
+
+def _make(draft: Draft, task_id: str, needs: list[Task], now: float) -> Task:
+    options = draft.options
+    return Task(
+        task_id,
+        draft.type,
+        draft.payload,
+        options.alone(),
+        depends_on=tuple(dict.fromkeys(needs)),
+        inputs=tuple(needs[: len(draft.inputs)]),
+        due=_due(options, now),
+        expires_at=_instant(options.expires, now),
+        explicit=draft.id is not None and not options.is_derived,
+    )
+
+
+def _is_same(task: Task, draft: Draft, needs: Iterable[Task | Draft]) -> bool:
+    """Whether a known task is what a draft describes (contract C4)."""
+    rules = task.rules
+    return (
+        task.type == draft.type
+        and task.payload == draft.payload
+        # Inputs first, and in order: in the payload a result is but a number.
+        and task.needs == tuple(dict.fromkeys(need.id for need in needs))
+        and isinstance(rules, Options)
+        and rules.same_as(draft.options)
+    )
+
+
+def _due(options: Options, now: float) -> float | None:
+    """Return the instant before which a task does not start."""
+    if options.run_at is not None:
+        return _instant(options.run_at, now)
+    return _instant(options.delay_s, now)
+
+
+def _instant(value: "float | datetime | None", now: float) -> float | None:
+    """Turn a wait or a wall-clock instant into one of the queue's clock, once (contract, Words)."""
+    if value is None:
+        return None
+    if isinstance(value, int | float):
+        return now + value
+    from datetime import datetime  # noqa: PLC0415 - imported by the user already
+
+    return now + (value - datetime.now(value.tzinfo)).total_seconds()

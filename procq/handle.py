@@ -215,7 +215,7 @@ class Handle(Generic[R_co]):
             "cancelled": it had not begun and never will.  "stopping": it is asked to stop, and
             killed after `kill_grace`.  "finished": it had ended.
         """
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             return self._supervisor.cancel(self._task)
 
     def add_done_callback(self, fn: "Callable[[Handle[R_co]], object]") -> None:
@@ -226,10 +226,9 @@ class Handle(Generic[R_co]):
         """
         supervisor = self._supervisor
         callback = partial(supervisor.callbacks.put, partial(fn, self))
-        with supervisor.lock:
-            if supervisor.listen(self._task, _Callback(callback)):
-                return
-        callback()
+        with supervisor.entry:
+            if not supervisor.listen(self._task, _Callback(callback)):
+                callback()
 
 
 class _Callback:
@@ -267,7 +266,7 @@ def wait_for_end(supervisor: Supervisor, task: Task, timeout_s: float | None) ->
     """
     arrived: SimpleQueue[Task] = SimpleQueue()
     supervisor.settle_if_abandoned()
-    with supervisor.lock:
+    with supervisor.entry:
         if not supervisor.listen(task, arrived.put):
             return
     warn_if_not_started(supervisor, timeout_s)
@@ -400,7 +399,7 @@ class Arrivals:
     def expect(self, handle: "Handle[Any]") -> None:
         """Let the handle's task arrive when it ends, at once if it has."""
         supervisor, task = supervisor_of(handle), task_of(handle)
-        with supervisor.lock:
+        with supervisor.entry:
             ended = not supervisor.listen(task, self.arrive)
         if ended:
             self.arrive(task)
@@ -408,7 +407,7 @@ class Arrivals:
     def forget(self, handle: "Handle[Any]") -> None:
         """Take an expectation back."""
         supervisor = supervisor_of(handle)
-        with supervisor.lock:
+        with supervisor.entry:
             supervisor.unlisten(task_of(handle), self.arrive)
 
     def first(self, supervisor: Supervisor, ends_at: float | None) -> Task | None:

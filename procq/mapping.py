@@ -1,7 +1,7 @@
 """`Results`: what `Queue.map` returns (contract F2).
 
-Decides how many items make a task, and puts their results back in their places.  A tiny item would
-cost more to send than to run, so brief ones travel in chunks, of which each is one task; what
+Puts items into tasks, and their results back in their places.  A tiny item would cost more to send
+than to run, so brief ones travel in chunks, of which each is one task, as big as source.py says; what
 cannot be shared goes alone: an item that stands for a result, one that is big, one that cannot be
 pickled, and whatever must be tried again.  Knows of workers only how many there may be;
 all of it happens in the thread that makes the map or reads from it.
@@ -15,35 +15,29 @@ looked at where it stands and done in one row that cannot be parted (see interru
 and no result is ever in a local variable alone.
 """
 
-from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast, final
 
+from procq.change import Change
 from procq.core.states import Status
 from procq.core.task import Task
 from procq.engine import chunk
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError
 from procq.handle import Arrivals, Handle, error_of_attempt, task_of, warn_if_not_started
-from procq.interrupts import WATCH, changes, raise_pending
+from procq.interrupts import WATCH
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.payload import PLAIN, NotPicklable, dump_part, dumps_whole, loads, loads_once
+from procq.source import BYTES_MAX, Size, Source
 from procq.spec import Options, TaskFunction, call_spec, type_of
 from procq.supervisor import Supervisor
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-#: So long should a chunk take (seconds): a task costs some 0.1 ms on both sides together, so less
-#: would pay too much of that; more would make whoever waits for a result, a cancel or the end wait longer.
-TARGET_S: Final = 0.002
-#: A chunk has at most so many times the items of one that is known to be brief: what comes may be slower.
-GROWTH: Final = 8
-#: Items of a chunk at most, and bytes of their arguments or results, about: what is in flight is in memory.
-ITEMS_MAX: Final = 16_384
-BYTES_MAX: Final = 64 * 1024
 #: An item of so many bytes travels alone.
 BIG_BYTES: Final = BYTES_MAX // 8
 #: So many items are pickled before their bytes are looked at.
@@ -65,108 +59,14 @@ class Submitter(Protocol):
     def _submit_begun(self, fn: Callable[..., Any], args: tuple[Any, ...], ended: Ended) -> Handle[Any]:
         """Submit a task whose first attempt was made in a chunk."""
 
-
-# --- how many items make a task ----------------------------------------------------------------
-
-
-@final
-class Size:
-    """How many items a task shall have, learnt from those that ended.
-
-    Begins with one: the first results are wanted soon, and slow items must never wait for each other.
-
-    Args:
-        fixed: What the user wants; None: as many as fit into `TARGET_S`.
-        most: Never more.
-    """
-
-    __slots__ = ("_fixed", "_most", "_read_s", "items")
-
-    def __init__(self, fixed: int | None, most: int) -> None:
-        self._fixed = fixed
-        self._most = most
-        #: what reading an item from the input takes, in seconds
-        self._read_s = 0.0
-        #: the present answer
-        self.items = 1 if fixed is None else fixed
-
-    def near_end(self, left: int | None, workers: int) -> int:
-        """Return the answer, given how many items are left in all; None: nobody knows.
-
-        A fair share of these, so that the workers end together; a quarter of a chunk is little enough for that.
-        """
-        if left is None or self._fixed is not None:
-            return self.items
-        return min(self.items, max(self.items // 4, left // (2 * workers), 1))
-
-    def note_read(self, items: int, took_s: float) -> None:
-        """Learn what it took to read items; a slow input is read one by one, or nothing would come of it for long."""
-        self._read_s = took_s / items
-        if self._fixed is None and self._read_s * self.items > TARGET_S:
-            self.items = max(1, int(TARGET_S / self._read_s))
-
-    def note(self, items: int, took_s: float, size_bytes: int) -> None:
-        """Learn from a task: how many items it had, what they took, and the bytes of their results."""
-        if self._fixed is not None:
-            return
-        item_s = max(took_s / items, self._read_s)
-        wanted = self._most if item_s * self._most <= TARGET_S else int(TARGET_S / item_s)
-        if size_bytes * wanted > BYTES_MAX * items:
-            wanted = BYTES_MAX * items // size_bytes
-        # A small task, sent before it was known how brief they are, holds nothing back.
-        self.items = max(1, min(wanted, max(GROWTH * items, self.items), self._most))
-
-
-@final
-class Source:
-    """The input of a map.
-
-    Attributes:
-        is_bare: Whether an item is the only argument, rather than a tuple of them.
-        left: How many items there may be left; None if nobody knows.
-    """
-
-    __slots__ = ("_clock", "_items", "is_bare", "left")
-
-    def __init__(self, iterables: Sequence[Iterable[Any]], clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self.is_bare = len(iterables) == 1
-        self._items: Iterator[Any] = iter(iterables[0]) if self.is_bare else zip(*iterables, strict=False)
-        #: only a container is believed; an iterator may have a length and yet be slow, or wrong
-        self.left = min(map(len, iterables)) if all(hasattr(one, "__len__") for one in iterables) else None  # type: ignore[arg-type]
-
-    def read(self, items: list[Any], most: int) -> bool:
-        """Add up to so many items to a list; return whether there may be more.
-
-        Whatever was read is in the list, also when the input raises.
-        """
-        if self.left is None:
-            return self._read_patiently(items, most)
-        before = len(items)
-        items.extend(islice(self._items, most))
-        count = len(items) - before
-        self.left = max(0, self.left - count)
-        return count == most
-
-    def _read_patiently(self, items: list[Any], most: int) -> bool:
-        """Read from an input that may make one wait: what was read is sent when that has taken long enough."""
-        clock = self._clock
-        ends_at = clock() + TARGET_S
-        more = False
-        for item in islice(self._items, most):
-            items.append(item)
-            more = True
-            if clock() >= ends_at:
-                break
-        return more
-
-    def close(self) -> None:
-        """Give nothing more."""
-        self._items = iter(())
-        self.left = 0
+    def purge(self, which: Handle[Any], /) -> int:
+        """Drop the dead letter of a task, if there is one."""
 
 
 # --- what was submitted ------------------------------------------------------------------------
+
+#: Items as they are sent: a pickle of many, or pickles of one each.
+Blocks: TypeAlias = "list[bytes | list[bytes]]"
 
 
 @final
@@ -175,7 +75,7 @@ class Unit:
 
     __slots__ = ("again", "blocks", "handle", "items", "parts")
 
-    def __init__(self, handle: Handle[Any], items: int, blocks: "list[bytes | list[bytes]] | None" = None) -> None:
+    def __init__(self, handle: Handle[Any], items: int, blocks: "Blocks | None" = None) -> None:
         self.handle = handle
         #: how many items; 0 for one that was part of a chunk before
         self.items = items
@@ -239,8 +139,8 @@ class Results(Generic[R]):
         self._arrivals = Arrivals()
         #: what the input raised; until it is told nothing more is read
         self._input_error: Exception | None = None
-        #: the thread that submits a unit now; 0: none does
-        self.changed_by = 0
+        #: open while a unit is submitted; an interrupt that ends one leaves nothing that has to be whole
+        self._change = Change()
         self._fill()
 
     def __iter__(self) -> "Results[R]":
@@ -371,7 +271,7 @@ class Results(Generic[R]):
 
     def _send_together(self, items: list[Any]) -> None:
         """Submit what was read in chunks, but for what has to go alone."""
-        blocks: list[bytes | list[bytes]] = []
+        blocks: Blocks = []
         held = size_bytes = 0
 
         def send() -> None:
@@ -423,14 +323,14 @@ class Results(Generic[R]):
             return None
         return None if inputs or not isinstance(data, bytes) or len(data) > BIG_BYTES else data
 
-    def _submit_chunk(self, blocks: "list[bytes | list[bytes]]", items: int) -> None:
+    def _submit_chunk(self, blocks: "Blocks", items: int) -> None:
         if not items:
             return
         assert self._chunks is not None
         fn_data, options = self._chunks
         spec = call_spec(chunk.run, (fn_data, blocks, self._source.is_bare), {}, options)
         try:
-            self._submit(items, blocks, self._queue.submit, spec)
+            self._submit(partial(self._queue.submit, spec), items, blocks)
         except Exception as error:  # noqa: BLE001 - a refusal: raised in the place of each item
             self._add_error(error)
             for _ in range(items - 1):
@@ -438,55 +338,44 @@ class Results(Generic[R]):
 
     def _submit_alone(self, args: tuple[Any, ...]) -> None:
         try:
-            self._submit(1, None, self._queue.submit, self._fn, *args)
+            self._submit(partial(self._queue.submit, self._fn, *args), 1)
         except Exception as error:  # noqa: BLE001 - a refusal: raised in its place
             self._add_error(error)
 
-    @changes
-    def _submit(
-        self, items: int, blocks: "list[bytes | list[bytes]] | None", submit: Callable[..., Handle[Any]], *args: object
-    ) -> Unit:  # fmt: skip
+    def _submit(self, submit: Callable[[], Handle[Any]], items: int, blocks: "Blocks | None" = None) -> None:
+        """Submit a unit and note it in its order."""
+        self._change.make(self._submit_and, (submit, items, blocks, self._note))
+
+    def _submit_again(self, submit: Callable[[], Handle[Any]], of: Unit, position: int) -> Unit:
+        """Submit an item of a chunk once more, as a unit of its own, and note it with the chunk."""
+        return self._change.make(self._submit_and, (submit, 0, None, partial(of.again.__setitem__, position)))
+
+    def _submit_and(
+        self,
+        what: "tuple[Callable[[], Handle[Any]], int, Blocks | None, Callable[[Unit], object]]",
+    ) -> Unit:
         """Submit a unit and note it: neither happens without the other.
 
         Ctrl-C comes after both, or before, where the submit waits for room.
         """
-        self.changed_by = get_ident()
-        try:
-            unit = Unit(submit(*args), items, blocks)
-            self._expect(unit)
-            self._sent += items
-            self._in_flight += items
-            if self._ordered:
-                self._line.append(unit)
-            return unit
-        finally:
-            self.changed_by = 0
-            if WATCH.pending:
-                raise_pending()
+        submit, items, blocks, note = what
+        unit = Unit(submit(), items, blocks)
+        self._arrivals.expect(unit.handle)
+        self._pending[task_of(unit.handle)] = unit
+        note(unit)
+        return unit
 
-    @changes
-    def _submit_again(self, of: Unit, position: int, submit: Callable[..., Handle[Any]], *args: object) -> Unit:
-        """Submit an item of a chunk once more, as a unit of its own, and note it likewise."""
-        self.changed_by = get_ident()
-        try:
-            unit = Unit(submit(*args), 0)
-            self._expect(unit)
-            of.again[position] = unit
-            return unit
-        finally:
-            self.changed_by = 0
-            if WATCH.pending:
-                raise_pending()
+    def _note(self, unit: Unit) -> None:
+        self._sent += unit.items
+        self._in_flight += unit.items
+        if self._ordered:
+            self._line.append(unit)
 
     def _add_error(self, error: Exception) -> None:
         """Put an error in the place of an item."""
         self._sent += 1
         self._in_flight += 1
         self._line.append(error)
-
-    def _expect(self, unit: Unit) -> None:
-        self._arrivals.expect(unit.handle)
-        self._pending[task_of(unit.handle)] = unit
 
     # --- what came of it -----------------------------------------------------------------------
 
@@ -547,9 +436,10 @@ class Results(Generic[R]):
         record = unit.handle.history[-1]
         ended.started_at, ended.ended_at = record.started_at, record.ended_at
         ended.pid, ended.peak_rss_bytes = record.pid, record.peak_rss_bytes
-        submit = self._queue._submit_begun  # noqa: SLF001 - its own
         try:
-            return self._submit_again(unit, position, submit, self._fn, self._loaded(item), ended)
+            args = self._loaded(item)
+            submit = partial(self._queue._submit_begun, self._fn, args, ended)  # noqa: SLF001 - its own
+            return self._submit_again(submit, unit, position)
         except (QueueClosedError, EngineError, InternalError):  # it is not tried again, and ended as it did
             task = Task(unit.handle.id, unit.handle.type, b"", Options({}))
             task.failures = 1
@@ -560,15 +450,15 @@ class Results(Generic[R]):
     def _alone_again(self, unit: Unit) -> list[Part]:
         """Make a task of each item of a chunk that ended badly: nobody knows which was to blame."""
         # Not a dead letter: none of the items is given up.
-        with self._supervisor.lock:
-            self._supervisor.purge([task_of(unit.handle)])
+        self._queue.purge(unit.handle)
         parts: list[Part] = []
         for position, item in enumerate(self._items_of(unit)):
             if position in unit.again:  # an interrupt came after it
                 parts.append(unit.again[position])
                 continue
             try:
-                parts.append(self._submit_again(unit, position, self._queue.submit, self._fn, *self._loaded(item)))
+                submit = partial(self._queue.submit, self._fn, *self._loaded(item))
+                parts.append(self._submit_again(submit, unit, position))
             except (QueueClosedError, EngineError, InternalError):
                 parts.append(cast("Exception", unit.handle.error))
             except Exception as error:  # noqa: BLE001 - a refusal

@@ -28,24 +28,24 @@ from typing import (
 )
 
 from procq import loader
-from procq.batch import Draft, Resolver, draft_all, in_order, pickle_call, pickle_initializer
+from procq.batch import draft_all, pickle_call, pickle_initializer, tasks_of
+from procq.closing import Mode, ShutdownReport
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
 from procq.engine.headroom import Headroom
 from procq.engine.local.machine import available_memory, quarter_of_memory, usable_cpus
-from procq.errors import DuplicateTaskError, UnknownTaskError, UsageError
+from procq.errors import UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
+from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
-from procq.spec import DEFAULTS, Options, TaskFunction, TaskSpec, call_spec, type_of
-from procq.supervisor import Mode, ShutdownReport, Supervisor, live_supervisors
+from procq.spec import DEFAULTS, TaskFunction, TaskSpec, call_spec, type_of
+from procq.supervisor import Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds, size_bytes
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from procq.engine.protocol import Engine
     from procq.mapping import Results
 
@@ -113,7 +113,9 @@ class Queue:
 
     Made stopped; `start()` or `with` starts it.  Leaving `with` drains it, leaving by an
     exception kills it (contract G4).  Every method is thread-safe and may be called from
-    done-callbacks; only those that say so block.  Delivery is at least once (D1).
+    done-callbacks; only those that say so block.  A call from a signal handler or a `__del__` that
+    comes amid another one of its own thread is refused with a `UsageError` and does nothing; let
+    the handler set a flag instead.  Delivery is at least once (D1).
 
     Args:
         workers: How many processes at most; None: as many as there are usable processors
@@ -296,8 +298,7 @@ class Queue:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
 
         May be called again, also from other threads while one call waits: a harsher mode or a
-        nearer deadline takes over at once, and every call returns the report.  Not from a signal
-        handler or a `__del__`: those may interrupt a call that holds the queue's lock.
+        nearer deadline takes over at once, and every call returns the report.
 
         Args:
             timeout: When it has passed, what runs is asked to stop and killed after
@@ -308,7 +309,7 @@ class Queue:
                 nothing; with `timeout=0` without asking first.
 
         Raises:
-            UsageError: An unknown mode, or no duration.
+            UsageError: An unknown mode, or no duration; or a call amid another.
         """
         if mode not in {"drain", "finish", "kill"}:
             raise UsageError(f"mode={mode!r}: must be 'drain', 'finish' or 'kill'")
@@ -316,12 +317,12 @@ class Queue:
 
     def pause(self) -> None:
         """Start nothing new; what runs goes on, what was sent ahead is taken back (contract H1)."""
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             self._supervisor.pause()
 
     def resume(self) -> None:
         """Go on after `pause`."""
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             self._supervisor.resume()
 
     def resize(self, workers: int) -> None:
@@ -333,9 +334,10 @@ class Queue:
         Raises:
             UnitError: `workers` is no whole number of at least 1.
         """
-        self.workers = count(workers, field="workers", least=1)
-        with self._supervisor.lock:
+        count(workers, field="workers", least=1)
+        with self._supervisor.entry:
             self._supervisor.resize(workers)
+            self.workers = workers
 
     # --- submitting ----------------------------------------------------------------------------
 
@@ -369,7 +371,8 @@ class Queue:
             return self._submit_spec(what, args, kwargs)
         if isinstance(what, TaskFunction):
             return self._submit_batch([what.spec(*args, **kwargs)])[0]
-        supervisor.check_usable()  # before work is done for nothing; and again under the lock
+        if not supervisor.accepts:  # before work is done for nothing; and again under the lock
+            supervisor.check_usable()
         type_name = type_of(what)
         payload, found = pickle_call(what, args, kwargs, type_name)
         inputs: tuple[Task, ...] = ()
@@ -382,9 +385,13 @@ class Queue:
             f"#{next(self._numbers)}", type_name, payload, DEFAULTS,
             depends_on=tuple(dict.fromkeys(inputs)) if inputs else (), inputs=inputs,
         )  # fmt: skip
-        with supervisor.lock:
-            supervisor.wait_for_room(len(payload), block=True, timeout_s=None)
-            supervisor.check_usable()
+        lock = supervisor.lock
+        if lock.is_mine():  # as `entry` does it, which takes three times as long
+            refuse_nested_call()
+        with lock:
+            supervisor.room.wait(supervisor, len(payload), block=True, timeout_s=None)
+            if not supervisor.accepts:
+                supervisor.check_usable()
             if task.id in supervisor.scheduler.tasks:
                 task.id = self._free_id()
             handle: Handle[Any] = Handle(supervisor, task)
@@ -440,77 +447,20 @@ class Queue:
         supervisor = self._supervisor
         by_spec = self._by_spec
         drafts = draft_all(specs, self._handlers, by_spec.__contains__)
-        with supervisor.lock:
+        with supervisor.entry:
             if drafts:
                 size = sum(len(draft.payload) for draft in drafts.values())
-                supervisor.wait_for_room(size, block=block, timeout_s=timeout_s)
+                supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s)
             try:
                 supervisor.check_usable()
-                new, handles = self._tasks_of(drafts)
+                new, tasks = tasks_of(drafts, supervisor, by_spec, self._free_id)
+                handles = {spec: self._handle_of(task) for spec, task in tasks.items()}
                 if new:
                     supervisor.submit(new, partial(by_spec.update, handles))
             finally:
-                supervisor.let_in()
+                supervisor.room.let_in()
             by_spec.update(handles)
             return [by_spec[spec] for spec in specs]
-
-    def _tasks_of(self, drafts: Mapping[TaskSpec[Any], Draft]) -> tuple[list[Task], dict[TaskSpec[Any], Handle[Any]]]:
-        """Make tasks of drafts, in an order in which each follows its dependencies; the lock is held."""
-        # Another thread may have submitted one of the specs while this one pickled.
-        fresh = {spec: draft for spec, draft in drafts.items() if spec not in self._by_spec}
-        resolver = Resolver(self._supervisor, fresh, self._by_spec)
-        found = {draft: [resolver.find(source, draft) for source in draft.depends_on] for draft in fresh.values()}
-        known = self._known_tasks(found)
-        now = self._supervisor.engine.now()
-        tasks: dict[Draft, Task] = dict(known)
-        new: list[Task] = []
-        for draft in in_order(list(fresh.values()), found):
-            if draft in known:
-                continue
-            needs = [tasks[need] if isinstance(need, Draft) else need for need in found[draft]]
-            tasks[draft] = self._make(draft, needs, now)
-            new.append(tasks[draft])
-        handles = {spec: self._handle_of(tasks[draft]) for spec, draft in fresh.items()}
-        return new, handles
-
-    def _known_tasks(self, found: Mapping[Draft, Sequence[Task | Draft]]) -> dict[Draft, Task]:
-        """Find drafts that are known tasks under the same id (contract C4).
-
-        Args:
-            found: Drafts, with what each depends on, its inputs first.
-
-        Raises:
-            DuplicateTaskError: An id belongs to another task, or two of the batch share one.
-        """
-        known: dict[Draft, Task] = {}
-        first: dict[str, Draft] = {}
-        for draft, needs in found.items():
-            if draft.id is None:
-                continue
-            twin = first.setdefault(draft.id, draft)
-            if twin is not draft:
-                raise DuplicateTaskError(draft.id, "another task of the same submit")
-            task = self._supervisor.scheduler.tasks.get(draft.id)
-            if task is not None:
-                if not _is_same(task, draft, needs):
-                    raise DuplicateTaskError(draft.id, f"another task of type {task.type!r} ({task.status})")
-                known[draft] = task
-        return known
-
-    def _make(self, draft: Draft, needs: list[Task], now: float) -> Task:
-        options = draft.options
-        explicit = draft.id is not None and not options.is_derived
-        return Task(
-            self._free_id() if draft.id is None else draft.id,
-            draft.type,
-            draft.payload,
-            options.alone(),
-            depends_on=tuple(dict.fromkeys(needs)),
-            inputs=tuple(needs[: len(draft.inputs)]),
-            due=_due(options, now),
-            expires_at=_instant(options.expires, now),
-            explicit=explicit,
-        )
 
     def _free_id(self) -> str:
         """Make an id that no task has."""
@@ -549,7 +499,7 @@ class Queue:
         """
         if isinstance(task, Handle):
             return self._own(task)
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             if isinstance(task, TaskSpec):
                 return self._own(task)
             return self._handle_of(self._supervisor.scheduler.find(task))
@@ -598,14 +548,8 @@ class Queue:
         Raises:
             UsageError: No iterable, or a value that cannot be.
         """
-        from procq.mapping import (  # noqa: PLC0415 - 1 ms that only a map needs
-            ITEMS_MAX,
-            Results,
-            Size as MapSize,
-            Source,
-            alone_because,
-            chunks_of,
-        )
+        from procq.mapping import Results, alone_because, chunks_of  # noqa: PLC0415 - 1 ms that only a map needs
+        from procq.source import ITEMS_MAX, Size as MapSize, Source  # noqa: PLC0415
 
         if not iterables:
             raise UsageError("map() needs at least one iterable")
@@ -637,7 +581,7 @@ class Queue:
         spec = fn.spec(*args) if isinstance(fn, TaskFunction) else call_spec(fn, args, {})
         payload, _ = pickle_call(cast("Callable[..., object]", spec.fn), args, {}, spec.type)
         supervisor = self._supervisor
-        with supervisor.lock:
+        with supervisor.entry:
             supervisor.check_usable()
             task = Task(self._free_id(), spec.type, payload, spec.options)
             handle: Handle[Any] = Handle(supervisor, task)
@@ -659,7 +603,7 @@ class Queue:
 
     def dead_letters(self) -> list[DeadLetter]:
         """Return the kept records of the tasks that ended FAILED, newest last (contract F6)."""
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             scheduler = self._supervisor.scheduler
             scheduler.prune(self._supervisor.engine.now())
             return scheduler.letters.listed()
@@ -688,7 +632,7 @@ class Queue:
         """
         self._supervisor.check_usable()
         which = self._filtered(which)
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             return self._supervisor.replay(
                 self._select(which), reset_attempts=reset_attempts, with_dependents=with_dependents
             )
@@ -700,7 +644,7 @@ class Queue:
             UnknownTaskError: No task has this id (any more).
         """
         which = self._filtered(which)
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             return self._supervisor.purge(self._select(which))
 
     def _filtered(self, which: Any) -> Any:  # noqa: ANN401 - what `replay` and `purge` take
@@ -724,7 +668,7 @@ class Queue:
 
     def stats(self) -> Stats:
         """Look at the queue; takes time in proportion to the READY tasks (contract F8)."""
-        with self._supervisor.lock:
+        with self._supervisor.entry:
             return Stats(self._supervisor, self._started_at)
 
 
@@ -736,37 +680,6 @@ def _draw() -> float:
     from random import random  # noqa: PLC0415 - 10 ms that only retries need
 
     return random()  # noqa: S311 - jitter needs no secrecy
-
-
-def _is_same(task: Task, draft: Draft, needs: Iterable[Task | Draft]) -> bool:
-    """Whether a known task is what a draft describes (contract C4)."""
-    rules = task.rules
-    return (
-        task.type == draft.type
-        and task.payload == draft.payload
-        # Inputs first, and in order: in the payload a result is but a number.
-        and task.needs == tuple(dict.fromkeys(need.id for need in needs))
-        and isinstance(rules, Options)
-        and rules.same_as(draft.options)
-    )
-
-
-def _due(options: Options, now: float) -> float | None:
-    """Return the instant before which a task does not start."""
-    if options.run_at is not None:
-        return _instant(options.run_at, now)
-    return _instant(options.delay_s, now)
-
-
-def _instant(value: "float | datetime | None", now: float) -> float | None:
-    """Turn a wait or a wall-clock instant into one of the queue's clock, once (contract, Words)."""
-    if value is None:
-        return None
-    if isinstance(value, int | float):
-        return now + value
-    from datetime import datetime  # noqa: PLC0415 - imported by the user already
-
-    return now + (value - datetime.now(value.tzinfo)).total_seconds()
 
 
 def _checked_handlers(handlers: Mapping[str, Callable[..., object]] | None) -> dict[str, Callable[..., object]]:

@@ -1,58 +1,41 @@
 """The supervisor: one scheduler, one engine, one lock (DESIGN, section 2).
 
-Decides which ready task goes to which free place, passes reports on to the scheduler, tells the
-waiting about what has settled, and takes the queue through its shutdown.  It unpickles nothing and
-runs no user code, backoff callables aside.  Everything here happens under `lock`, in the thread that brought the news:
-a caller that submits, or the engine's own.
+What a program wants comes in here, and what the engine reports; who waits for an end is told from
+here.  Which task goes where is decided in dispatch.py, who may submit in room.py, how far a
+shutdown has gone in closing.py.  It unpickles nothing and runs no user code, backoff callables
+aside.
+
+Everything happens under `lock`, in the thread that brought the news: a caller that submits, or the
+engine's own.  What a program calls takes it by way of `entry`; a method says so where the lock is
+held already, or where none is needed, since a `__del__` may call it at any moment.
 """
 
-import contextlib
 import os
 import threading
 import weakref
-from _queue import SimpleQueue
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Final, Literal, NamedTuple, NoReturn, cast, final
+from typing import Final, cast
 
+from procq.callback import CallbackThread
+from procq.change import TORN, Change
+from procq.closing import KILLED, WAITING, Closing, Mode, ShutdownReport
 from procq.core.scheduler import CancelAnswer, Scheduler
-from procq.core.states import TERMINAL, Status
+from procq.core.states import TERMINAL
 from procq.core.task import Run, Task
+from procq.dispatch import Dispatcher
 from procq.engine.headroom import Headroom
 from procq.engine.protocol import Attempt, Engine
-from procq.errors import (
-    EngineError,
-    InternalError,
-    ProcqError,
-    QueueClosedError,
-    QueueFullError,
-    UsageError,
-    WorkerStartError,
-)
-from procq.interrupts import WATCH, changes, raise_pending, shielded, unwatch, waits, watch
-from procq.log import DEBUG, ERROR, Logger
+from procq.errors import EngineError, InternalError, QueueClosedError, UsageError, WorkerStartError
+from procq.fork import live, register
+from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
+from procq.lock import FORKED, LostLock, Milestone, QueueLock, refuse_nested_call
 from procq.outcome import Ended
 from procq.parcel import Payload
+from procq.room import Room
 
-logger = Logger(__name__)
-
-Mode = Literal["drain", "finish", "kill"]
 Listener = Callable[[Task], None]
-
-#: Modes from the gentlest to the harshest; a later call may only be harsher.
-_HARSHNESS: Final[dict[Mode, int]] = {"drain": 0, "finish": 1, "kill": 2}
-
-
-class ShutdownReport(NamedTuple):
-    """What a shutdown did (contract G1)."""
-
-    drained: bool  #: whether everything accepted ran to its end
-    succeeded: int  #: tasks that ended SUCCEEDED in the queue's whole life
-    failed: int  #: FAILED likewise
-    cancelled: int  #: CANCELLED likewise
-    cut_off: tuple[str, ...]  #: ids of the tasks that the shutdown cancelled, in order of submission
 
 
 class Supervisor:
@@ -76,9 +59,10 @@ class Supervisor:
         max_pending_bytes: int | Callable[[], int] | None = None,
         headroom: Headroom | None = None,
     ) -> None:
-        self.lock = threading.Lock()
+        #: the engine and whoever holds it take it; what programs call goes by `entry`
+        self.lock = QueueLock()
         #: open while a caller's thread changes what the lock guards
-        self._change = _Change(engine.alarm)
+        self._change = Change(engine.alarm)
         self.scheduler = scheduler
         self.engine = engine
         #: tasks whose handle has gone, noted by `__del__` without the lock
@@ -88,47 +72,48 @@ class Supervisor:
         #: listeners to be taken back, likewise
         self._to_unlisten: deque[tuple[Task, Listener]] = deque()
         #: False for ever once work is refused: `check_usable` says why
-        self._accepts = True
+        self.accepts = True
         #: set in a forked child, where the workers belong to somebody else
         self.forked = False
         #: set without the lock when the queue was dropped without shutdown
         self.abandoned = False
         #: what running attempts last said of how far they are, (done, total) by sequence number
         self.progress: dict[int, tuple[float, float]] = {}
-        self._max_pending = max_pending
-        self._max_pending_bytes = max_pending_bytes
-        #: as long as so many bytes of payload are open there is room for more, whatever the bounds
-        self._roomy_bytes: float = 0 if isinstance(max_pending_bytes, int) else SMALL_BYTES
-        if max_pending is not None:
-            self._roomy_bytes = -1
-        elif max_pending_bytes is None:
-            self._roomy_bytes = float("inf")
-        #: callers that wait for room, longest first
-        self._queue_for_room: deque[threading.Lock] = deque()
         self._opened = False
         #: the thread that opens the queue now; 0: none does
         self._opening_by = 0
-        self._paused = False
-        self._headroom = headroom
-        self._mode: Mode | None = None
-        self._deadline: float | None = None
-        #: what the shutdown cancelled
-        self._cut: list[Task] = []
-        #: how far the cut has gone: 0 not at all, 1 all that waits, 2 all that runs is asked, 3 killed
-        self._cut_level = 0
-        self._engine_closing = False
         self._start_error: Ended | None = None
-        self._all_closed = threading.Event()
+        #: the engine has left nothing behind
+        self._all_closed = Milestone()
         #: the engine's own thread, once it has left nothing but itself
         self._last_thread: threading.Thread | None = None
+        #: the threads that wait for those to end
+        self._joining: set[int] = set()
         #: runs done-callbacks
         self.callbacks = CallbackThread("procq-callbacks", "a done-callback")
         #: gives what workers log to the program's loggers; not the thread above, where a callback may wait
         #: for a task that cannot go on until what it logs is handled
         self.log_thread = CallbackThread("procq-logs", "a handler of log records")
+        self.dispatcher = Dispatcher(scheduler, engine, headroom)
+        self._closing = Closing(scheduler, engine, self.dispatcher)
+        self.room = Room(
+            scheduler, engine, self.callbacks, max_pending=max_pending, max_pending_bytes=max_pending_bytes
+        )
         #: what broke the supervisor's own thread; a bug of procq
         self.bug: BaseException | None = None
-        _register(self)
+        register(self)
+
+    @property
+    def entry(self) -> QueueLock:
+        """The lock, for a call that a signal handler or a `__del__` may make amid another.
+
+        Raises:
+            UsageError: This very thread holds it.
+        """
+        lock = self.lock
+        if lock.is_mine():
+            refuse_nested_call()
+        return lock
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -145,7 +130,7 @@ class Supervisor:
     @property
     def closing(self) -> bool:
         """Whether a shutdown has begun."""
-        return self._mode is not None
+        return self._closing.mode is not None
 
     @changes
     def open(self) -> None:
@@ -159,7 +144,7 @@ class Supervisor:
         is_first = is_open = False
         watch(self)  # before anything else: now Ctrl-C is ours
         try:
-            with self.lock:
+            with self.entry:
                 if not self._opened:
                     self._opened = is_first = True
                     self._opening_by = get_ident()
@@ -191,31 +176,35 @@ class Supervisor:
             WorkerStartError: Workers cannot start.
             EngineError, InternalError: As `check_alive`.
         """
-        if self._accepts:
+        if self.accepts:
             return
         if self.forked:
-            raise QueueClosedError(_FORKED)
+            raise QueueClosedError(FORKED)
         self.check_alive()
-        if self._mode is not None or self.abandoned:
+        if self._closing.mode is not None or self.abandoned:
             raise QueueClosedError("the queue is shutting down and takes no more work")
         if self._start_error is not None:
             raise WorkerStartError(self._start_error.message)
+
+    def mark_forked(self) -> None:
+        """This is a forked child: refuse everything (see fork.py)."""
+        self.forked = True
+        self.accepts = False
+        unwatch(self)
+        # It may have been held when the process forked, by a thread that is not here.
+        self.lock = LostLock()  # type: ignore[assignment]  # all that is left of it is to refuse
 
     @changes
     def shutdown(self, mode: Mode, timeout_s: float | None) -> ShutdownReport:
         """Begin a shutdown, or make the one under way harsher, and wait for its end."""
         if self.forked:
             return self._report()
-        with self.lock:
-            self._accepts = False
+        with self.entry:
+            self.accepts = False
             now = self.engine.now()
-            if self._mode is None or _HARSHNESS[mode] > _HARSHNESS[self._mode]:
-                self._mode = mode
-            if timeout_s is not None:
-                deadline = now + timeout_s
-                self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
-            self._paused = False  # or a drain would never end
-            self._free_all_waiting()
+            self._closing.begin(mode, timeout_s, now)
+            self.dispatcher.paused = False  # or a drain would never end
+            self.room.free_all()
             if self.bug is not None or self._change.by:
                 self.engine.alarm()  # everything is killed, and what there was is not to be relied on
             else:
@@ -225,16 +214,31 @@ class Supervisor:
         self.engine.alarm()
         self.wait_for(self._all_closed.wait, self._all_closed.is_set, None)
         unwatch(self)  # here too: in the main thread it has more effect
-        if self._last_thread is not None:
-            self._last_thread.join()
-        for thread in (self.callbacks, self.log_thread):
-            thread.join(None if self._deadline is None else self._deadline + CALLBACK_GRACE_S - self.engine.now())
+        self._join_threads()
         return self._report()
+
+    def _join_threads(self) -> None:
+        """Wait for the end of procq's own threads, unless this thread does already, interrupted by a signal handler.
+
+        Such a wait holds a lock of the thread that it waits for, and a second one would never get it.
+        """
+        me = get_ident()
+        if me in self._joining:
+            return
+        try:
+            self._joining.add(me)
+            if self._last_thread is not None:
+                self._last_thread.join()
+            deadline = self._closing.deadline
+            for thread in (self.callbacks, self.log_thread):
+                thread.join(None if deadline is None else deadline + CALLBACK_GRACE_S - self.engine.now())
+        finally:
+            self._joining.discard(me)
 
     def _begin_shutdown(self, mode: Mode, timeout_s: float | None, now: float) -> None:
         if self._opened:
             if mode == "kill" and timeout_s == 0:
-                self._cut_to(3, now)
+                self._closing.cut_to(KILLED, now)
             self._turn(now)
             self.engine.wake()
         else:
@@ -242,8 +246,8 @@ class Supervisor:
 
     def _close_unopened(self, now: float) -> None:
         """End a queue that was never started: nothing ever ran, and nothing will."""
-        self._opened = self._engine_closing = True
-        self._cut_to(1, now)
+        self._opened = self.dispatcher.closed = True
+        self._closing.cut_to(WAITING, now)
         self._settle()
         self.callbacks.close()
         self.log_thread.close()
@@ -252,16 +256,16 @@ class Supervisor:
     def settle_if_abandoned(self) -> None:
         """End a queue that was dropped before it was started; `abandon` could not, without the lock."""
         if self.abandoned and not self._opened:
-            with self.lock:
+            with self.entry:
                 if not self._opened:
-                    self._accepts = False
-                    self._mode = "kill"
+                    self.accepts = False
+                    self._closing.mode = "kill"
                     self._close_unopened(self.engine.now())
 
     def abandon(self) -> None:
         """Kill everything soon; takes no lock, so that `__del__` may call it anywhere."""
         self.abandoned = True
-        self._accepts = False
+        self.accepts = False
         self.engine.alarm()
         unwatch(self)
 
@@ -278,6 +282,8 @@ class Supervisor:
         engine = self.engine
         if not engine.is_imminent(task):
             return False
+        if self.lock.is_mine():
+            refuse_nested_call()
         until = engine.now() + _LOOK_OUT_S
         while True:
             os.sched_yield()  # to the worker, if it has to run on this very processor
@@ -286,7 +292,7 @@ class Supervisor:
                     with self._change:
                         if engine.look_at(task):
                             self._turn(engine.now())
-                            self._leave_to_loop()
+                            self.dispatcher.leave_to_loop()
                 if task.status in TERMINAL:
                     return True
             if engine.now() > until or not engine.is_imminent(task):
@@ -306,9 +312,12 @@ class Supervisor:
             Whether it is done; False: `timeout_s` has passed.
 
         Raises:
-            UsageError: The engine has no thread, and nothing that can happen would end the wait.
+            UsageError: The engine has no thread, and nothing that can happen would end the wait; or this thread
+                holds the lock, so that nothing can happen.
         """
         engine = self.engine
+        if self.lock.is_mine():
+            refuse_nested_call()
         if not engine.manual:
             # What came counts, even if a replay has undone it before this thread could look.
             return bool(wait(timeout_s)) or done()
@@ -316,7 +325,7 @@ class Supervisor:
         while not done():
             if not engine.step(until):
                 break
-            self.callbacks.flush()
+            self.callbacks.flush(self.lock)
         if until is None:
             if not done():
                 raise UsageError(f"this wait would never end: {self._standstill()}")
@@ -328,48 +337,13 @@ class Supervisor:
         """Say why nothing happens any more."""
         if not self._opened:
             return "the queue is not started"
-        return "the queue is paused" if self._paused else "nothing runs, and nothing is due"
+        return "the queue is paused" if self.dispatcher.paused else "nothing runs, and nothing is due"
 
     def _report(self) -> ShutdownReport:
-        counts = self.scheduler.counts
-        cut = tuple(task.id for task in sorted(self._cut, key=_by_seq))
-        is_drained = not cut and self.bug is None and not self.forked
-        return ShutdownReport(
-            is_drained, counts[Status.SUCCEEDED], counts[Status.FAILED], counts[Status.CANCELLED], cut
-        )
-
-    def _advance_shutdown(self, now: float) -> None:
-        """Take the next step of a shutdown under way, if it is time for one."""
-        if self._deadline is not None and now >= self._deadline:
-            self._mode = "kill"
-        if self._mode == "finish":
-            self._cut_to(1, now)
-        elif self._mode == "kill":
-            self._cut_to(2, now)
-        if self.scheduler.open == 0 and not self._engine_closing:
-            self._engine_closing = True
-            self.engine.close(at_once=self.abandoned)
-
-    def _cut_to(self, level: int, now: float) -> None:
-        """Cut the work short: 1 cancels all that waits, 2 also asks what runs to stop, 3 kills it."""
-        if self._cut_level >= level:
-            return
-        if self._cut_level == 0:
-            self._take_back_all(now)
-            self.scheduler.cut_off(now)
-        self._cut_level = level
-        if level > 1:
-            for task in list(self.scheduler.running.values()):
-                self.engine.stop(task, "interrupted", at_once=level > 2)  # noqa: PLR2004 - the level's own meaning
-
-    def _take_back_all(self, now: float) -> None:
-        for task in list(self.scheduler.ahead.values()):
-            if task.seq in self.scheduler.ahead:  # else it came back with another of the same worker
-                self._take_back(task, now)
+        return self._closing.report(is_whole=self.bug is None and not self.forked)
 
     # --- submitting ----------------------------------------------------------------------------
 
-    @changes
     def submit(self, tasks: Sequence[Task], note: Callable[[], object] | None = None) -> None:
         """Accept tasks, and start what can start in the caller's thread; the lock is held.
 
@@ -377,21 +351,15 @@ class Supervisor:
             tasks: All of them, or none, are accepted.
             note: Called then, before an interrupt may come.
         """
-        # As a `with` would do it, which takes as long as all the rest of it.
-        change = self._change
-        if change.by:
-            raise EngineError(_TORN)
-        change.by = get_ident()
-        try:
-            self._submit(tasks)
-            if note is not None:
-                note()
-        except BaseException as error:
-            change.__exit__(type(error), error, None)
-            raise
-        change.by = 0
-        if WATCH.pending:
-            raise_pending()
+        if note is None:
+            self._change.make(self._submit, tasks)
+        else:
+            self._change.make(self._submit_noted, (tasks, note))
+
+    def _submit_noted(self, what: tuple[Sequence[Task], Callable[[], object]]) -> None:
+        tasks, note = what
+        self._submit(tasks)
+        note()
 
     def _submit(self, tasks: Sequence[Task]) -> None:
         scheduler = self.scheduler
@@ -405,12 +373,12 @@ class Supervisor:
             self._disown_orphans()
         if self._opened:
             engine.look(now)
-            self._dispatch(now)
-            self._leave_to_loop()
+            self.dispatcher.dispatch(now)
+            self.dispatcher.leave_to_loop()
         if scheduler.settled:
             self._settle()
-        if self._queue_for_room:
-            self.let_in()
+        if self.room.turns:
+            self.room.let_in()
 
     @changes
     def submit_begun(self, task: Task, ended: Ended) -> None:
@@ -420,180 +388,6 @@ class Supervisor:
             self.scheduler.accept_begun(task, ended, now)
             self._turn(now)
             self.engine.wake()
-
-    def _leave_to_loop(self) -> None:
-        """Wake the loop after a change in a caller's thread, if anything is left for it.
-
-        It need not be woken when the caller itself could hand a task to a worker, or when that waits
-        behind others: only for more workers, and for an instant to wait for, which a report that was
-        read here may have brought as well.
-        """
-        scheduler = self.scheduler
-        if (scheduler.ready or scheduler.ahead) and self.engine.growing:
-            self.engine.wake()
-        elif (scheduler.delayed or scheduler.expiring) and (due := scheduler.next_due()) is not None:
-            self.engine.wake(due)
-        look_at = None if self._headroom is None else self._look_at()
-        if look_at is not None:
-            self.engine.wake(look_at)
-
-    def wait_for_room(self, size: int, *, block: bool, timeout_s: float | None) -> None:
-        """Wait until a task with so many bytes may be submitted; the lock is held before and after.
-
-        Raises:
-            QueueFullError: There is no room, and the call must not wait (any longer).
-            QueueClosedError: Shutdown began meanwhile.
-        """
-        if self.scheduler.open_bytes + size <= self._roomy_bytes or not self._is_full(size):
-            return
-        if not self._opened:
-            raise QueueFullError(f"{self._bound()}, and the queue is not started, so waiting would never end")
-        if not block:
-            raise QueueFullError(f"{self._bound()}; submit later, or let submit() block")
-        turn = threading.Lock()
-        self._queue_for_room.append(turn)  # it keeps this place, however often it looks in vain
-        try:
-            self._wait_in_turn(turn, size, timeout_s)
-        except BaseException:
-            self._queue_for_room.remove(turn)
-            self.let_in()
-            raise
-        self._queue_for_room.remove(turn)  # the next one is let in once this task is accepted, or refused
-
-    @waits
-    def _wait_in_turn(self, turn: threading.Lock, size: int, timeout_s: float | None) -> None:
-        ends_at = None if timeout_s is None else self.engine.now() + timeout_s
-        while self._is_full(size):
-            self.check_usable()
-            if ends_at is not None and self.engine.now() >= ends_at:
-                raise QueueFullError(f"{self._bound()}, and no room came within {timeout_s:g} s")
-            turn.acquire(blocking=False)
-            self.lock.release()
-            try:
-                if not self.engine.manual:
-                    turn.acquire(timeout=-1 if ends_at is None else max(0.0, ends_at - self.engine.now()))
-                elif self.engine.step(ends_at):
-                    self.callbacks.flush()
-                elif ends_at is None:
-                    raise QueueFullError(f"{self._bound()}, and nothing that could run would make room")
-            finally:
-                self._lock_again()
-            if WATCH.pending:
-                raise_pending()
-        self.check_usable()
-
-    @shielded
-    def _lock_again(self) -> None:
-        """Take the lock, which whoever called will give back: to raise before would give back another's."""
-        self.lock.acquire()
-
-    def _is_full(self, size: int) -> bool:
-        scheduler = self.scheduler
-        if self._max_pending is not None and scheduler.open - len(scheduler.running) >= self._max_pending:
-            return True
-        if self._max_pending_bytes is None or not scheduler.open:
-            return False
-        if not isinstance(self._max_pending_bytes, int):
-            if scheduler.open_bytes + size <= SMALL_BYTES:
-                return False
-            self._max_pending_bytes = self._max_pending_bytes()
-        return scheduler.open_bytes + size > self._max_pending_bytes
-
-    def _bound(self) -> str:
-        """Say which bound is reached."""
-        scheduler = self.scheduler
-        waiting = scheduler.open - len(scheduler.running)
-        if self._max_pending is not None and waiting >= self._max_pending:
-            return f"{waiting} tasks wait already (max_pending={self._max_pending})"
-        return f"{scheduler.open_bytes} bytes of payload wait already (max_pending_bytes={self._max_pending_bytes})"
-
-    def let_in(self) -> None:
-        """Wake the caller that waits longest for room, if there is any; the lock is held.
-
-        It looks again.  Whoever had its turn calls this, even if it submitted nothing after all:
-        the next one may have nothing else to be woken by.
-        """
-        if self._queue_for_room and not self._is_full(0):
-            self._wake_turn(self._queue_for_room[0])
-
-    def _free_all_waiting(self) -> None:
-        for turn in self._queue_for_room:
-            self._wake_turn(turn)
-
-    @staticmethod
-    def _wake_turn(turn: threading.Lock) -> None:
-        if turn.locked():
-            turn.release()
-
-    # --- dispatching ---------------------------------------------------------------------------
-
-    def _dispatch(self, now: float) -> None:
-        """Give what is ready to whoever is free; the hot path."""
-        if self._paused or self._engine_closing:
-            return
-        scheduler = self.scheduler
-        backlog = len(scheduler.ready) + len(scheduler.ahead)
-        if backlog:
-            if self._headroom is not None and self._headroom.is_short(now):
-                self._start_alone(now)
-                return
-            self.engine.foresee(backlog)
-            self._hand_out(now)
-            self.engine.flush()
-
-    def _start_alone(self, now: float) -> None:
-        """Memory is short: start one attempt if none runs, since nobody else may ever free any (contract D10).
-
-        What was sent ahead goes on: it is a millisecond of work for each worker.
-        """
-        task = None if self.scheduler.running else self.scheduler.next_ready()
-        if task is not None and self.engine.idle:
-            self.scheduler.start(task, now)
-            self.engine.start(task)
-            self.engine.flush()
-
-    def _look_at(self) -> float | None:
-        """Return when to look whether there is memory again for what is held back; None: nothing is."""
-        headroom = self._headroom
-        if headroom is None or not headroom.was_short or self._paused or not self.scheduler.ready:
-            return None
-        return headroom.look_at
-
-    def _hand_out(self, now: float) -> None:
-        """Decide who gets what, the most urgent first."""
-        scheduler = self.scheduler
-        engine = self.engine
-        while True:
-            task = scheduler.next_ready()
-            if task is None:
-                if scheduler.ahead and engine.idle:
-                    # A worker idles while a task waits behind another one: move it there (B8).
-                    self._take_back(scheduler.first_ahead(), now)
-                    continue
-                return
-            if engine.idle:
-                scheduler.start(task, now)
-                engine.start(task)
-            elif engine.roomy and self._may_go_ahead(task):
-                scheduler.send_ahead(task)
-                engine.send_ahead(task)
-            elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
-                self._take_back(less_urgent, now)
-                if engine.roomy and not self._may_go_ahead(task) and not engine.idle:
-                    return  # it cannot be sent ahead: the worker that ends first takes it
-            else:
-                return
-
-    def _may_go_ahead(self, task: Task) -> bool:
-        """Whether a task may wait at a busy worker: not if a limit or an expiry could still stop it."""
-        if task.conditions is not None and task.expires_at is not None:
-            return False
-        return not self.scheduler.ready.limited(task.type) and self.engine.fits_ahead(task)
-
-    def _take_back(self, task: Task, now: float) -> None:
-        """Take back a task sent ahead; if it has begun, note that."""
-        if not self.engine.take_back(task) and task.seq in self.scheduler.ahead:
-            self.scheduler.start(task, now)
 
     # --- commands ------------------------------------------------------------------------------
 
@@ -610,7 +404,7 @@ class Supervisor:
 
     def _cancel(self, task: Task, now: float) -> CancelAnswer:
         if task.seq in self.scheduler.ahead:
-            self._take_back(task, now)
+            self.dispatcher.take_back(task, now)
         answer = self.scheduler.cancel(task, now)
         if answer == "stopping" and not self.engine.stop(task, "cancelled"):
             return self.scheduler.cancel(task, now)  # it had not begun, or has ended
@@ -640,9 +434,9 @@ class Supervisor:
         """Start nothing new, and take back what was sent ahead (contract H1); the lock is held."""
         self.check_alive()
         with self._change:
-            self._paused = True
+            self.dispatcher.paused = True
             now = self.engine.now()
-            self._take_back_all(now)
+            self.dispatcher.take_back_all(now)
             self._turn(now)  # results may have been read here, of which the loop knows nothing
             self.engine.wake()
 
@@ -651,7 +445,7 @@ class Supervisor:
         """Go on after `pause`; the lock is held."""
         self.check_alive()
         with self._change:
-            self._paused = False
+            self.dispatcher.paused = False
             self._turn(self.engine.now())
             self.engine.wake()
 
@@ -712,21 +506,17 @@ class Supervisor:
     @property
     def backlog(self) -> int:
         """How many attempts could begin if there were more workers, those that wait ahead included."""
-        if self._paused:
-            return 0
-        backlog = len(self.scheduler.ready) + len(self.scheduler.ahead)
-        if self._headroom is not None and self._headroom.was_short:  # another worker takes memory too
-            return 0 if self.scheduler.running else min(1, backlog)
-        return backlog
+        return self.dispatcher.backlog
 
     def next_due(self) -> float | None:
         """Return when `tick` must be called next if nothing happens before."""
         due = self.scheduler.next_due()
-        if self._headroom is not None:
-            due = _earlier(due, self._look_at())
-        if self._mode == "kill" or not self.scheduler.open:
+        look_at = self.dispatcher.look_at()
+        if look_at is not None:
+            due = _earlier(due, look_at)
+        if self._closing.mode == "kill" or not self.scheduler.open:
             return due
-        return _earlier(due, self._deadline)
+        return _earlier(due, self._closing.deadline)
 
     def tick(self, now: float) -> None:
         """Time has passed or something was reported: decide what happens next."""
@@ -738,22 +528,23 @@ class Supervisor:
         while self._to_unlisten:
             self.unlisten(*self._to_unlisten.popleft())
         scheduler.advance(now)
-        if self.abandoned and self._mode != "kill":
-            self._mode = "kill"
-            self._free_all_waiting()
-            self._cut_to(3, now)
-        if self._mode is not None:
-            self._advance_shutdown(now)
-        self._dispatch(now)
-        if self._mode is not None:
-            self._advance_shutdown(now)
+        closing = self._closing
+        if self.abandoned and closing.mode != "kill":
+            closing.mode = "kill"
+            self.room.free_all()
+            closing.cut_to(KILLED, now)
+        if closing.mode is not None:
+            closing.advance(now, at_once=self.abandoned)
+        self.dispatcher.dispatch(now)
+        if closing.mode is not None:
+            closing.advance(now, at_once=self.abandoned)
 
     def settle(self) -> None:
         """Wake everybody for whom something has changed: the last act before the lock is given up."""
         if self.scheduler.settled:
             self._settle()
-        if self._queue_for_room:
-            self.let_in()
+        if self.room.turns:
+            self.room.let_in()
 
     def _turn(self, now: float) -> None:
         """Do what the engine does in each of its turns, in a caller's thread."""
@@ -762,21 +553,21 @@ class Supervisor:
 
     def broken(self, ended: Ended) -> None:
         """Workers cannot start: what waits ends FAILED with the start-up error (D11)."""
-        self._accepts = False
+        self.accepts = False
         self._start_error = ended
         self.scheduler.fail_waiting(ended, self.engine.now())
-        self._free_all_waiting()
+        self.room.free_all()
 
     def failed(self, error: BaseException) -> None:
         """The engine's loop has a bug: wake everybody who waits, to be told so."""
         with self.lock:
-            self._accepts = False
+            self.accepts = False
             self.bug = error
             for task in self.scheduler.tasks.values():
                 for listener in task.listeners or ():
                     listener(task)  # type: ignore[operator]  # as in `_settle`
                 task.listeners = None
-            self._free_all_waiting()
+            self.room.free_all()
 
     def check_whole(self) -> None:
         """Raise if a caller's change was broken off half-way.
@@ -784,8 +575,7 @@ class Supervisor:
         Raises:
             EngineError: One was.
         """
-        if self._change.by:
-            raise EngineError(_TORN)
+        self._change.check_whole()
 
     def check_alive(self) -> None:
         """Raise if the supervisor's own thread has failed.
@@ -795,7 +585,7 @@ class Supervisor:
             EngineError: It gave up because a caller's change was broken off half-way.
         """
         if isinstance(self.bug, EngineError):
-            raise EngineError(_TORN) from None
+            raise EngineError(TORN) from None
         if self.bug is not None:
             raise InternalError("procq's supervisor thread failed; please report this") from self.bug
 
@@ -803,8 +593,8 @@ class Supervisor:
         """The engine has left nothing behind."""
         with self.lock:
             self._settle()
-        self.callbacks.close()
-        self.log_thread.close()
+            self.callbacks.close()
+            self.log_thread.close()
         if not self.engine.manual:
             self._last_thread = threading.current_thread()
         self._all_closed.set()
@@ -848,7 +638,7 @@ class Supervisor:
             if task.status not in TERMINAL:
                 continue
             if task.trouble is not None and task.cause == "shutdown":
-                self._cut.append(task)
+                self._closing.note_cut(task)
             listeners = task.listeners
             if listeners is not None:
                 task.listeners = None
@@ -863,7 +653,7 @@ class Supervisor:
         self.orphans.append(task)
         if task.value is None or len(task.value) < _BIG_BYTES:
             return
-        if not self._change.by and self.lock.acquire(blocking=False):
+        if not self.lock.is_mine() and not self._change.by and self.lock.acquire(blocking=False):
             try:
                 if not self._change.by:
                     with self._change:
@@ -893,46 +683,6 @@ class Supervisor:
         return self.scheduler.open - len(self.scheduler.running)
 
 
-@final
-class _Change:
-    """Open while a caller's thread changes the state, and for ever if it was broken off half-way.
-
-    A handler of the program's own may raise between any two instructions of the main thread
-    (Python's own is kept from that, see interrupts.py).  Amid a submit it would leave a task that
-    runs nowhere, for which a shutdown would wait without end; so whoever takes the lock next looks
-    here, and if a change is open everything is killed.  A flag and no handler of exceptions,
-    because the interrupt may hit that too.
-    """
-
-    __slots__ = ("_alarm", "by")
-
-    def __init__(self, alarm: Callable[[], object]) -> None:
-        #: the thread whose change is open; 0: none is
-        self.by = 0
-        self._alarm = alarm
-
-    def __enter__(self) -> None:
-        if self.by:
-            raise EngineError(_TORN)
-        self.by = get_ident()
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # Our own errors are raised before anything is changed.
-        if error_type is None or issubclass(error_type, ProcqError):
-            self.by = 0
-            if WATCH.pending:
-                raise_pending()
-        else:
-            self._alarm()  # the loop may be asleep, and must see that all is over
-
-
-_TORN: Final = (
-    "the queue was interrupted amid a change, say by a signal handler that raised within submit(), and had to be "
-    "killed; make a new Queue"
-)
-
 #: How long a thread looks out for the end of a task before it sleeps, in seconds.
 _LOOK_OUT_S: Final = 0.0001
 
@@ -940,90 +690,8 @@ _LOOK_OUT_S: Final = 0.0001
 _BIG_BYTES: Final = 64 * 1024
 
 
-@final
-class CallbackThread:
-    """Runs calls of user code one after the other, outside every lock; started when first needed (F4).
-
-    Args:
-        name: The thread's.
-        what: What is called, for messages.
-    """
-
-    __slots__ = ("_calls", "_closed", "_lock", "_name", "_thread", "_what")
-
-    def __init__(self, name: str, what: str) -> None:
-        self._name = name
-        self._what = what
-        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._closed = False
-        self._lock = threading.Lock()
-
-    def put(self, call: Callable[[], object]) -> None:
-        """Have a call made soon; never blocks for long, and may be called under the queue's lock."""
-        with self._lock:
-            self._calls.put(call)
-            if self._thread is None:
-                self._start_thread()
-            if self._closed:  # a callback that was added after the end of the queue
-                self._calls.put(None)
-
-    def close(self) -> None:
-        """Let the thread end after the calls that are due."""
-        with self._lock:
-            self._closed = True
-            if self._thread is not None:
-                self._calls.put(None)
-
-    def _start_thread(self) -> None:
-        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system has none to spare: the next callback tries again
-            # From 3.12 on none can be started while the interpreter ends, which is nobody's fault.
-            level = DEBUG if "interpreter shutdown" in str(error) else ERROR
-            logger.log(level, "%s cannot be called: %s", self._what, error)
-        else:
-            self._thread = thread
-
-    def flush(self) -> None:
-        """Wait until the calls that are due have been made, unless this is one of them."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return
-        flushed = threading.Event()
-        self.put(flushed.set)
-        flushed.wait()
-
-    def join(self, timeout_s: float | None) -> None:
-        """Wait for the thread's end, unless this is it."""
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(None if timeout_s is None else max(0.0, timeout_s))
-
-    def _run(self) -> None:
-        while True:
-            call = self._calls.get()
-            if call is None:
-                with self._lock:
-                    if self._calls.empty():
-                        self._thread = None
-                        return
-                continue
-            try:
-                call()
-            except BaseException:
-                # A user's callback: whatever it raises is told once and harms nobody (F4).
-                with contextlib.suppress(BaseException):  # a handler of the program's may raise too
-                    logger.log(ERROR, "%s raised", self._what, exc_info=True)
-            del call  # or it would keep a handle alive until the next one comes
-
-
 #: How long a shutdown with a deadline waits for callbacks that are still running, beyond it.
 CALLBACK_GRACE_S: Final = 0.5
-
-#: Payloads of so many bytes in all never wait for room, so the memory need not be asked for.
-SMALL_BYTES: Final = 64 * 2**20
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:
@@ -1033,58 +701,6 @@ def _earlier(one: float | None, other: float | None) -> float | None:
     return min(one, other)
 
 
-def _by_seq(task: Task) -> int:
-    return task.seq
-
-
-#: Every live supervisor of this process, so that a forked child can mark them as not its own.
-_LIVE: "weakref.WeakSet[Supervisor]" = weakref.WeakSet()
-
-
 def live_supervisors() -> list[Supervisor]:
     """Return the supervisors of this process that may have something running."""
-    return [supervisor for supervisor in _LIVE if supervisor.opened and not supervisor.forked]
-
-
-def _register(supervisor: Supervisor) -> None:
-    if not _LIVE:
-        _hook_fork()
-    _LIVE.add(supervisor)
-
-
-def _hook_fork() -> None:
-    """Mark the supervisors in every forked child, once a process."""
-    if not hasattr(_hook_fork, "done"):
-        os.register_at_fork(after_in_child=_mark_forked)
-        _hook_fork.done = True  # type: ignore[attr-defined]  # register_at_fork cannot be undone or asked
-
-
-def _mark_forked() -> None:
-    for supervisor in _LIVE:
-        supervisor.forked = True
-        supervisor._accepts = False  # noqa: SLF001 - this module's own
-        unwatch(supervisor)
-        # It may have been held when the process forked, by a thread that is not here.
-        supervisor.lock = _LostLock()  # type: ignore[assignment]  # all that is left of it is to refuse
-
-
-class _LostLock:
-    """Stands in for the lock in a forked child: whoever wants it is refused (contract C7)."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> NoReturn:
-        raise QueueClosedError(_FORKED)
-
-    def __exit__(self, *_: object) -> None:
-        """Never reached."""
-
-    def acquire(self, *, blocking: bool) -> bool:
-        """Return False: a try without a wait fails in peace."""
-        assert not blocking
-        return False
-
-
-_FORKED: Final = (
-    "this queue belongs to the process that made it, and this is a forked child of that; make a Queue of its own here"
-)
+    return [one for one in live() if isinstance(one, Supervisor) and one.opened and not one.forked]

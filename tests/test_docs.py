@@ -25,6 +25,7 @@ from procq.cli import parser
 from procq.cli.exits import Exit
 from procq.cli.signals import STOP_SIGNALS
 from procq.core.states import MOVES, REVIVALS, TERMINAL, Status
+from procq.spec import OptionArguments
 
 ROOT: Final = Path(__file__).parents[1]
 DOCS: Final = ROOT / "docs"
@@ -350,6 +351,66 @@ def test_K1_the_page_lists_the_signals() -> None:
     found = {name for row in rows(text_of(CLI), "Signals") for name in re.findall(r"SIG[A-Z]+", row[0])}
 
     assert found == {number.name for number in STOP_SIGNALS}
+
+
+# --- reference: the contract -----------------------------------------------------------------------
+
+CONTRACT: Final = "reference/contract.md"
+
+
+def clauses() -> dict[str, str]:
+    """Return the clauses of the contract by their numbers."""
+    found = re.findall(r"^- \*\*([A-M]\d+)\*\* (.*\n(?:  .*\n)*)", text_of(CONTRACT), re.MULTILINE)
+    assert len(found) == len(dict(found)), "a number is given twice"
+    return dict(found)
+
+
+def sources() -> list[Path]:
+    """Return every Python file of the tree that may cite a clause."""
+    return [path for folder in ("procq", "tests", "examples", "bench") for path in (ROOT / folder).rglob("*.py")]
+
+
+def cited(path: Path) -> set[str]:
+    """Return the clauses that a file names: in the names of tests, in brackets, and as "contract D5, D6".
+
+    H with two digits is no clause but a failure of other pools.
+    """
+    text = path.read_text(encoding="utf-8")
+    lists = re.findall(r"(?:\bcontract |\()([A-M]\d+(?:(?:, | and )[A-M]\d+)*)\b", text)
+    found = set(re.findall(r"\btest_([A-M]\d+)_", text)).union(*(re.findall(r"[A-M]\d+", one) for one in lists))
+    return {one for one in found if not re.fullmatch(r"H\d\d", one)}
+
+
+def test_every_clause_that_is_cited_is_in_the_contract() -> None:
+    unknown = {path: found for path in sources() if (found := cited(path) - clauses().keys())}
+
+    assert not unknown
+
+
+def is_built(name: str) -> bool:
+    """Whether a name of the contract is public: of procq, of a queue or its parameters, an option, or a flag."""
+    if name.startswith("--"):
+        return frozenset({name}) in flags(parser.run_parser())
+    made = (*inspect.signature(procq.Queue).parameters, *dir(procq.Queue), *OptionArguments.__optional_keys__)
+    return name in {*procq.__all__, *made} or f"--{name}" in {
+        one for names in flags(parser.run_parser()) for one in names
+    }
+
+
+def test_what_the_contract_says_is_not_built_is_not() -> None:
+    """Whoever builds it takes the mark away."""
+    missing = {row[0]: codes(row[1]) for row in rows(text_of(CONTRACT), "What is not built yet")}
+
+    assert [name for names in missing.values() for name in names if is_built(name)] == []
+    journal = section(text_of(CONTRACT), "L: journal")
+    marked = {number for number, text in clauses().items() if "*Not built yet" in text or f"**{number}**" in journal}
+    assert marked | {"M"} == missing.keys()
+
+
+@pytest.mark.parametrize("name", ["Queue", "limits", "retry_for", "shutdown", "--timeout"])
+def test_what_is_built_is_known_to_be(name: str) -> None:
+    """Or the test above would find nothing."""
+    assert is_built(name)
 
 
 # --- glossary --------------------------------------------------------------------------------------

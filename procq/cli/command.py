@@ -92,7 +92,8 @@ def _version(rest: list[str]) -> int:
 
 def _run_file(rest: list[str]) -> int:
     """Run a jobs file."""
-    from procq.cli.parser import run_parser, settings_from  # noqa: PLC0415
+    from procq.cli.parser import run_parser  # noqa: PLC0415
+    from procq.cli.settings import settings_from  # noqa: PLC0415
 
     parsed = run_parser().parse_args(rest)
     settings = settings_from(parsed)
@@ -108,7 +109,8 @@ def _run_script(entry: "Callable[[], Entry]", arguments: list[str]) -> int:
     """Run the entry of a script."""
     from pathlib import Path  # noqa: PLC0415
 
-    from procq.cli.parser import run_parser, settings_from  # noqa: PLC0415
+    from procq.cli.parser import run_parser  # noqa: PLC0415
+    from procq.cli.settings import settings_from  # noqa: PLC0415
 
     prog = f"python {Path(sys.argv[0]).name}"
     settings = settings_from(run_parser(prog, with_target=False).parse_args(arguments))

@@ -18,20 +18,20 @@ from procq.cli import ending, parameters, producer, summary
 from procq.cli.entry import Entry
 from procq.cli.exits import CommandLineError, Exit
 from procq.cli.intake import Intake
-from procq.cli.parser import RunSettings
 from procq.cli.producer import Begun, Produced, Producer
-from procq.cli.progress import Mode, Progress, Snapshot
+from procq.cli.progress import Progress, Snapshot
+from procq.cli.settings import RunSettings
 from procq.cli.signals import Signalled, StopSignals, die_by
 from procq.cli.stopping import Ladder, Step
 from procq.cli.tally import Tally
 from procq.cli.terminal import Terminal, standard_error
+from procq.closing import ShutdownReport
 from procq.core.states import Status
 from procq.engine.local.machine import usable_cpus
 from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
 from procq.handle import Handle, supervisor_of, task_of
 from procq.queue import Queue
 from procq.spec import TaskSpec
-from procq.supervisor import ShutdownReport
 from procq.units import format_seconds
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         queue = _queue(entry, settings, is_list=is_list)
         one = _Run(queue, settings, terminal, began_at=began_at, results=results)
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
-        intake = Intake(queue, defaults=_defaults(settings), accepted=one.accepted)
+        intake = Intake(queue, defaults=settings.for_tasks(), accepted=one.accepted)
         made = Producer(entry, work, intake, one.inbox)
         del work
         code = one.execute(made)
@@ -103,16 +103,6 @@ def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
     return Exit.NO_TASKS
 
 
-def _defaults(settings: RunSettings) -> dict[str, object]:
-    """Return the task options that the flags set for tasks that don't say."""
-    given = {"max_attempts": settings.max_attempts, "timeout": settings.timeout_s}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-#: Settings that are parameters of `Queue`, by the same name.
-_SAME_NAME: Final = ("max_tasks_per_worker", "max_memory_per_worker", "recycle_memory", "min_free_memory")
-
-
 def _queue(entry: Entry, settings: RunSettings, *, is_list: bool) -> Queue:
     """Make the queue of a run; flags win over what `@procq.jobs` carries.
 
@@ -123,12 +113,7 @@ def _queue(entry: Entry, settings: RunSettings, *, is_list: bool) -> Queue:
     usable = usable_cpus()
     if settings.workers.is_given or "workers" not in options:
         options["workers"] = settings.workers.resolve(usable)
-    if settings.kill_grace_s is not None:
-        options["kill_grace"] = settings.kill_grace_s
-    for name in _SAME_NAME:
-        value = getattr(settings, name)
-        if value is not None:
-            options[name] = value
+    options |= settings.for_queue()
     if not is_list and (settings.lookahead is not None or "max_pending" not in options):
         workers = options["workers"] if isinstance(options["workers"], int) else usable
         options["max_pending"] = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
@@ -179,7 +164,7 @@ class _Run:
         self._ladder = Ladder(stop_timeout_s=settings.stop_timeout_s, deadline=deadline)
         self._progress = Progress(
             terminal,
-            mode="off" if settings.verbosity < 0 else cast("Mode", settings.progress),
+            mode="off" if settings.verbosity < 0 else settings.progress,
             interval_s=settings.interval_s,
             now=began_at,
         )

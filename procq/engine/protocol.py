@@ -6,7 +6,7 @@ queue, by whichever thread holds it, and must not block.
 """
 
 from collections.abc import Callable, Sequence, Sized
-from threading import Lock
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from procq.core.task import Run
@@ -68,7 +68,7 @@ class Host(Protocol):
     """Whom an engine reports to; it calls these under `lock`."""
 
     @property
-    def lock(self) -> Lock:
+    def lock(self) -> AbstractContextManager[object]:
         """The one lock of the queue."""
 
     def check_whole(self) -> None:

@@ -1,14 +1,19 @@
 """Flags mean what the documents say, and a wrong one is told with what would be right."""
 
+import dataclasses
+import inspect
 from datetime import datetime
 
 import pytest
 
+from procq import Queue
 from procq.cli.exits import CommandLineError
-from procq.cli.parser import COMMANDS, Workers, check_command, deadline_s, run_parser, settings_from
+from procq.cli.parser import COMMANDS, check_command, run_parser
+from procq.cli.settings import RunSettings, Workers, deadline_s, settings_from
+from procq.spec import OptionArguments
 
 
-def settings(*flags: str) -> object:
+def settings(*flags: str) -> RunSettings:
     """Return the settings that flags stand for."""
     return settings_from(run_parser().parse_args(["jobs.py", *flags]))
 
@@ -145,3 +150,22 @@ def test_a_misspelt_command_is_told_the_closest(command: str, hint: str) -> None
 @pytest.mark.parametrize("command", list(COMMANDS))
 def test_a_known_command_is_none_of_that(command: str) -> None:
     check_command(command)
+
+
+def test_K1_what_a_queue_or_a_task_is_given_is_what_the_flags_said() -> None:
+    given = settings("--kill-grace", "250ms", "--recycle-memory", "1GB", "--timeout", "2s", "-x", "-j", "3")
+
+    assert given.for_queue() == {"kill_grace": 0.25, "recycle_memory": 10**9}
+    assert given.for_tasks() == {"timeout": 2.0}
+    assert settings().for_queue() == settings().for_tasks() == {}
+
+
+def test_K1_each_parameter_that_a_flag_sets_is_one_of_the_queue_or_an_option_of_a_task() -> None:
+    declared = [one.metadata for one in dataclasses.fields(RunSettings)]
+
+    of_queue = {one["queue"] for one in declared if one["queue"]}
+    of_task = {one["task"] for one in declared if one["task"]}
+    assert of_queue
+    assert of_queue <= inspect.signature(Queue).parameters.keys()
+    assert of_task
+    assert of_task <= OptionArguments.__optional_keys__

@@ -12,7 +12,7 @@ from tests.contract.log import Log
 
 import procq
 from procq import Status, errors
-from procq.mapping import BYTES_MAX
+from procq.source import BYTES_MAX
 
 
 def outcomes(results: Iterator[object]) -> list[object]:

@@ -10,7 +10,7 @@ from tests.contract.log import Log
 
 import procq
 from procq import Status, errors
-from procq.supervisor import Mode, ShutdownReport
+from procq.closing import Mode, ShutdownReport
 
 # --- G1: drain ---
 

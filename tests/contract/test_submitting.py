@@ -678,7 +678,7 @@ def test_C6_a_blocked_submit_is_released_by_shutdown(driver: Driver) -> None:
 
     thread = threading.Thread(target=submit)
     thread.start()
-    assert wait_until(lambda: bool(queue._supervisor._queue_for_room))
+    assert wait_until(lambda: bool(queue._supervisor.room.turns))
     queue.shutdown(mode="kill")
     thread.join(20)
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.support.interrupting import CALLS, Interrupter, Rebuilt, counted, counted_or_failed, first_calls
+from tests.support.interrupting import CALLS, SUPERVISOR, Interrupter, Rebuilt, counted, counted_or_failed, first_calls
 
 from procq import Handle, as_completed, task, testing
 
 #: Not what an inline queue calls while it plays the worker, too.
-MODULES = ("procq.mapping", "procq.handle", "procq.queue", "procq.batch", "procq.spec")
+MODULES = ("procq.mapping", "procq.source", "procq.change", "procq.handle", "procq.queue", "procq.batch", "procq.spec")
 #: Whatever else a call of the façade goes through.
-ALL = (*MODULES, "procq.supervisor", "procq.core.scheduler", "procq.core.letters", "weakref")
+ALL = (*MODULES, *SUPERVISOR, "procq.core.scheduler", "procq.core.letters", "weakref")
 
 
 def take_all(results: Iterator[Any], interrupter: Interrupter) -> tuple[list[object], int]:

@@ -39,7 +39,7 @@ def known_tasks(queue: Queue) -> int:
 
 def waiting_for_room(queue: Queue) -> int:
     with queue._supervisor.lock:
-        return len(queue._supervisor._queue_for_room)
+        return len(queue._supervisor.room.turns)
 
 
 def succeeded(queue: Queue) -> int:

@@ -193,7 +193,7 @@ def test_D10_what_is_submitted_to_idle_workers_is_held_back_and_not_forgotten(me
         runs = queue.submit(tasks.pass_gate, gate.path)
         gate.wait_begun()
         memory.become_short()
-        room = queue._supervisor._headroom
+        room = queue._supervisor.dispatcher._headroom
         assert room is not None
         assert wait_until(lambda: room.look_at < engine_of(queue).now(), PATIENCE_S)
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.interrupting import Interrupter, first_calls
+from tests.support.interrupting import SUPERVISOR, Interrupter, first_calls
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
 from tests.support.looking import PATIENCE_S, run_file, run_script
 from tests.support.process_tasks import Gate, pass_gate
@@ -58,7 +58,7 @@ def loops() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "procq-supervisor"]
 
 
-STARTING = ("procq.queue", "procq.supervisor", "procq.interrupts", "procq.engine.local.engine")
+STARTING = (*SUPERVISOR, "procq.queue", "procq.interrupts", "procq.engine.local.engine")
 #: Where a handler that waits for nothing makes Python lose a descriptor or a lock before anybody has it.
 BELOW = ("procq.engine.local.loop", "threading")
 
@@ -123,7 +123,7 @@ def test_C0_a_start_that_a_handler_of_the_program_s_own_raised_in_leaves_no_half
 def test_G4_ctrl_c_as_a_with_begins_leaves_nothing() -> None:
     number = 0
     while True:
-        interrupter = Interrupter(number, "procq.supervisor")
+        interrupter = Interrupter(number, *SUPERVISOR)
         try:
             with interrupter.watching(), Queue(workers=1):
                 sys.settrace(None)
@@ -144,9 +144,9 @@ def test_C6_ctrl_c_that_ends_a_wait_for_room_leaves_the_lock_alone() -> None:
         return sys._current_frames()[main].f_code.co_name == "_lock_again"
 
     def interrupt(supervisor: Supervisor) -> None:
-        assert wait_until(lambda: bool(supervisor._queue_for_room), PATIENCE_S)
+        assert wait_until(lambda: bool(supervisor.room.turns), PATIENCE_S)
         with supervisor.lock:
-            supervisor._free_all_waiting()
+            supervisor.room.free_all()
             assert wait_until(is_taking_it_back, PATIENCE_S)
             signal.pthread_kill(main, signal.SIGINT)
             assert wait_until(lambda: interrupts.WATCH.pending, PATIENCE_S)

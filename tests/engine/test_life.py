@@ -727,7 +727,7 @@ def test_a_bug_in_the_supervisor_ends_everything_loudly(
     ]
     for thread in threads:
         thread.start()
-    assert wait_until(lambda: len(queue._supervisor._queue_for_room) == 1, PATIENCE_S)
+    assert wait_until(lambda: len(queue._supervisor.room.turns) == 1, PATIENCE_S)
     assert wait_until(lambda: bool(handle._task.listeners), PATIENCE_S)
 
     monkeypatch.setattr(engine.LocalEngine, "_plan", lambda *_: 1 / 0)

@@ -307,7 +307,7 @@ def test_H4_a_handler_that_raises_harms_nobody(listener: Listener, capfd: pytest
 def test_F4_a_callback_and_a_handler_that_raise_do_not_end_the_callbacks() -> None:
     """The message about the callback is what the handler gets, in the same thread."""
     heard = threading.Event()
-    logger, raising = logging.getLogger("procq.supervisor"), Raising()
+    logger, raising = logging.getLogger("procq.callback"), Raising()
     logger.addHandler(raising)
     try:
         with Queue(workers=1) as queue:

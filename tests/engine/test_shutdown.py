@@ -17,8 +17,8 @@ from tests.support.looking import PATIENCE_S, pids, run_file, run_script, states
 from tests.support.process_tasks import Gate
 
 from procq import Handle, Queue, Status, task
+from procq.closing import Mode, ShutdownReport
 from procq.errors import QueueClosedError, QueueFullError, TaskCancelled
-from procq.supervisor import Mode, ShutdownReport
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -406,7 +406,7 @@ def test_C7_a_submit_that_waits_for_room_is_released(tmp_path: Path) -> None:
 
     waiting = threading.Thread(target=submit)
     waiting.start()
-    assert wait_until(lambda: len(queue._supervisor._queue_for_room) == 1, PATIENCE_S)
+    assert wait_until(lambda: len(queue._supervisor.room.turns) == 1, PATIENCE_S)
     queue.shutdown(mode="kill")
     waiting.join(PATIENCE_S)
 

@@ -19,6 +19,12 @@ import pytest
 import procq
 from procq import interrupts
 
+#: The supervisor and what it is made of.
+SUPERVISOR: Final = (
+    "procq.callback", "procq.change", "procq.closing", "procq.dispatch", "procq.fork", "procq.lock",
+    "procq.room", "procq.supervisor",
+)  # fmt: skip
+
 #: After these instructions CPython looks for signals.
 _LOOKS_AFTER: Final = ("RESUME", "CALL", "JUMP_BACKWARD")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from procq.mapping import BYTES_MAX, GROWTH, ITEMS_MAX, TARGET_S, Size, Source
+from procq.source import BYTES_MAX, GROWTH, ITEMS_MAX, TARGET_S, Size, Source
 
 TINY_S = 1e-7
 

@@ -1,0 +1,293 @@
+"""What the flags of `run` say: each flag and the setting that it makes are declared in one place, `RunSettings`.
+
+The parser, the settings and what a queue or a task is given of them all come from there.  Imports
+argparse and leaves, nothing that runs tasks, so that `--help` answers at once.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from procq import units
+from procq.cli.exits import CommandLineError
+
+if TYPE_CHECKING:
+    from procq.cli.terminal import ColorChoice
+
+_DURATION_HINT: Final = "write 250ms, 1.5s, 5m or 1h30m"
+_CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """How many workers: a number, a share of the usable CPUs, or neither (all of them)."""
+
+    count: int | None = None
+    percent: float | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user said anything but "auto"."""
+        return self.count is not None or self.percent is not None
+
+    def resolve(self, usable: int) -> int:
+        """Return the number of workers on a machine with that many usable CPUs, at least 1."""
+        if self.count is not None:
+            return self.count
+        return usable if self.percent is None else max(1, int(usable * self.percent / 100))
+
+
+def _workers(flag: str, text: str) -> Workers:
+    """Read N, N% or auto."""
+    if text == "auto":
+        return Workers()
+    match = re.fullmatch(r"(\d+)(%?)", text)
+    if match is None or int(match[1]) < 1:
+        raise CommandLineError(f"{flag} {text}: expected a number of at least 1, a share like 50%, or auto")
+    number = int(match[1])
+    return Workers(percent=number) if match[2] else Workers(count=number)
+
+
+def _at_least_one(flag: str, text: str) -> int:
+    """Read a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise CommandLineError(f"{flag}={text}: must be a whole number of at least 1")
+    return int(text)
+
+
+def _duration(flag: str, text: str) -> float:
+    """Read a duration, as seconds."""
+    try:
+        return units.seconds(text, field=flag)
+    except units.UnitError:
+        raise CommandLineError(f'{flag}="{text}": can\'t read this duration', hint=_DURATION_HINT) from None
+
+
+def _positive_duration(flag: str, text: str) -> float:
+    """Read a duration that is longer than 0."""
+    value = _duration(flag, text)
+    if value == 0:
+        raise CommandLineError(f"{flag}={text}: must be longer than 0", hint="leave it out for no limit")
+    return value
+
+
+def _size(flag: str, text: str) -> int:
+    """Read a size, as bytes."""
+    try:
+        return units.size_bytes(text, field=flag)
+    except units.UnitError:
+        raise CommandLineError(f'{flag}="{text}": can\'t read this size', hint="write 500MB, 4GB or 512MiB") from None
+
+
+def _deadline(_flag: str, text: str) -> float:
+    """Read a duration, or a time of day as the seconds until it comes next."""
+    return deadline_s(text, datetime.now().astimezone())
+
+
+def deadline_s(text: str, now: datetime) -> float:
+    """Return how many seconds after `now` the deadline is.
+
+    Args:
+        text: A duration, or HH:MM: the next time the clock shows that, tomorrow if it has
+            passed today.
+        now: The time, in the local zone.
+
+    Raises:
+        CommandLineError: It is neither.
+    """
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        try:
+            return units.seconds(text, field="--deadline")
+        except units.UnitError:
+            raise CommandLineError(
+                f'--deadline="{text}": neither a duration nor a time of day',
+                hint=f"{_DURATION_HINT}, or 06:00",
+            ) from None
+    wall = now.replace(tzinfo=None)
+    at = wall.replace(hour=int(match[1]), minute=int(match[2]), second=0, microsecond=0)
+    if at <= wall:
+        at += timedelta(days=1)
+    # Back to the zone last, so that a night with a change of clocks is as long as it is.
+    return (at.astimezone() - now).total_seconds()
+
+
+# --- flags -------------------------------------------------------------------------------------
+
+
+def _flag(
+    *names: str,
+    read: Callable[[str, str], object] | None = None,
+    help: str,  # noqa: A002 - as argparse has it
+    queue: str = "",
+    task: str = "",
+    **how: object,
+) -> Any:  # noqa: ANN401 - stands for the value
+    """Declare a flag with a value.
+
+    Args:
+        names: What is typed; errors show the first.
+        read: Reads the value, given the flag and the text.
+        help: What it does.
+        queue: The parameter of `Queue` that it sets.
+        task: The option that it sets for tasks that don't say.
+        how: What else argparse is told.
+    """
+    how["help"] = help
+    if read is not None:
+        how["type"] = partial(read, names[0])
+    return field(metadata={"flags": [(names, how)], "queue": queue, "task": task})
+
+
+def _switch(*flags: tuple[str, object, str], default: object) -> Any:  # noqa: ANN401
+    """Declare flags without a value, of which one may be given: each with what it sets, and what that does."""
+    ways = [
+        ((name,), {"action": "store_const", "const": value, "default": default, "help": what})
+        for name, value, what in flags
+    ]
+    return field(metadata={"flags": ways, "queue": "", "task": ""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What the flags of `run` say; also those of a script that calls `procq.main`.
+
+    What was not given is None unless it says otherwise.
+    """
+
+    workers: Workers = _flag(  # noqa: RUF009 - it makes a `field`
+        "-j",
+        "--workers",
+        read=_workers,
+        default=Workers(),
+        metavar="N|N%|auto",
+        help="worker processes (auto: one a usable CPU)",
+    )
+    params: Sequence[str] = _flag(
+        "-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the entry; again for a list"
+    )
+    max_attempts: int | None = _flag(
+        "--max-attempts",
+        read=_at_least_one,
+        metavar="N",
+        task="max_attempts",
+        help="tries in all, for tasks that don't say (1)",
+    )
+    timeout_s: float | None = _flag(
+        "--timeout",
+        read=_positive_duration,
+        metavar="D",
+        task="timeout",
+        help="limit of one attempt, for tasks that don't say (none)",
+    )
+    #: how long the run may take from its start
+    deadline_s: float | None = _flag(
+        "--deadline", read=_deadline, metavar="D|HH:MM", help="end the run by then, exit code 4"
+    )
+    stop_at_failure: bool = _switch(
+        ("-x", True, "stop at the first failure"),
+        ("-k", False, "keep going after failures (default)"),
+        default=False,
+    )
+    stop_timeout_s: float | None = _flag(
+        "--stop-timeout",
+        read=_duration,
+        metavar="D",
+        help="time running attempts get after a stop signal (8s after SIGTERM, no limit after Ctrl-C)",
+    )
+    kill_grace_s: float | None = _flag(
+        "--kill-grace",
+        read=_duration,
+        metavar="D",
+        queue="kill_grace",
+        help="between asking an attempt to stop and killing it (1s)",
+    )
+    max_tasks_per_worker: int | None = _flag(
+        "--max-tasks-per-worker",
+        read=_at_least_one,
+        metavar="N",
+        queue="max_tasks_per_worker",
+        help="replace a worker after so many attempts (never)",
+    )
+    #: bytes, as the next two
+    max_memory_per_worker: int | None = _flag(
+        "--max-memory-per-worker",
+        read=_size,
+        metavar="S",
+        queue="max_memory_per_worker",
+        help="kill a worker that holds more; fails its attempt (no limit)",
+    )
+    recycle_memory: int | None = _flag(
+        "--recycle-memory",
+        read=_size,
+        metavar="S",
+        queue="recycle_memory",
+        help="replace a worker that holds more after an attempt (as above)",
+    )
+    min_free_memory: int | None = _flag(
+        "--min-free-memory",
+        read=_size,
+        metavar="S",
+        queue="min_free_memory",
+        help="start nothing beside what runs while less is available (no bound)",
+    )
+    lookahead: int | None = _flag(
+        "--lookahead",
+        read=_at_least_one,
+        metavar="N",
+        help="tasks read ahead of the workers (1000, or 20 a worker if that is more)",
+    )
+    allow_empty: bool = _switch(("--allow-empty", True, "no tasks is fine"), default=False)
+    #: a file, or "-" for standard output
+    results: str | None = _flag(
+        "--results", metavar="F.jsonl", help="write one line a task: id, status, value; - is standard output"
+    )
+    #: -1 quiet, 0, 1 verbose
+    verbosity: int = _switch(("-q", -1, "only what went wrong"), ("-v", 1, "full tracebacks"), default=0)
+    color: "ColorChoice" = _flag(  # noqa: RUF009 - as above
+        "--color", choices=("auto", "always", "never"), default="auto", help="colour (auto: on a terminal)"
+    )
+    progress: Literal["auto", "plain", "off"] = _flag(
+        "--progress",
+        choices=("auto", "plain", "off"),
+        default="auto",
+        help="a line in place on a terminal, else plain lines",
+    )
+    interval_s: float | None = _flag(
+        "--interval", read=_positive_duration, metavar="D", help="between two progress lines (0.2s; plain: 30s)"
+    )
+
+    def for_queue(self) -> dict[str, object]:
+        """Return the parameters of `Queue` that were given."""
+        return self._given("queue")
+
+    def for_tasks(self) -> dict[str, object]:
+        """Return the task options that were given for tasks that don't say."""
+        return self._given("task")
+
+    def _given(self, whose: str) -> dict[str, object]:
+        named = [(one.metadata[whose], getattr(self, one.name)) for one in fields(self) if one.metadata[whose]]
+        return {name: value for name, value in named if value is not None}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add every flag, in the order of the settings."""
+    for setting in fields(RunSettings):
+        flags: Sequence[tuple[Sequence[str], Mapping[str, Any]]] = setting.metadata["flags"]
+        place = parser if len(flags) == 1 else parser.add_mutually_exclusive_group()
+        for names, how in flags:
+            place.add_argument(*names, dest=setting.name, **how)
+
+
+def settings_from(parsed: argparse.Namespace) -> RunSettings:
+    """Return the settings that the parsed flags stand for."""
+    values = {setting.name: getattr(parsed, setting.name) for setting in fields(RunSettings)}
+    values["params"] = tuple(values["params"])  # argparse appends to a list
+    return RunSettings(**values)

@@ -1,0 +1,110 @@
+"""How a queue is brought to its end: how hard, by when, and what that cut off (contract G1, G2).
+
+Takes the next step whenever it is asked whether it is time for one; whoever asks knows the time.
+Nothing here waits, and a step that was taken is never taken back.
+
+Everything here happens under the queue's lock, in a caller's thread or the engine's own; `mode` is
+also read without.
+"""
+
+from typing import Final, Literal, NamedTuple, final
+
+from procq.core.scheduler import Scheduler
+from procq.core.states import Status
+from procq.core.task import Task
+from procq.dispatch import Dispatcher
+from procq.engine.protocol import Engine
+
+Mode = Literal["drain", "finish", "kill"]
+
+#: Modes from the gentlest to the harshest; a later call may only be harsher.
+_HARSHNESS: Final[dict[Mode, int]] = {"drain": 0, "finish": 1, "kill": 2}
+
+#: How far the work is cut short: all that waits is cancelled, what runs is asked to stop as well, or killed.
+WAITING: Final = 1
+ASKED: Final = 2
+KILLED: Final = 3
+
+
+class ShutdownReport(NamedTuple):
+    """What a shutdown did (contract G1)."""
+
+    drained: bool  #: whether everything accepted ran to its end
+    succeeded: int  #: tasks that ended SUCCEEDED in the queue's whole life
+    failed: int  #: FAILED likewise
+    cancelled: int  #: CANCELLED likewise
+    cut_off: tuple[str, ...]  #: ids of the tasks that the shutdown cancelled, in order of submission
+
+
+@final
+class Closing:
+    """The shutdown of a queue, from its beginning.
+
+    Args:
+        scheduler: What there is to be ended.
+        engine: What runs it, and is closed when nothing is left.
+        dispatcher: Takes back what was sent ahead.
+    """
+
+    __slots__ = ("_cut", "_cut_level", "_dispatcher", "_engine", "_scheduler", "deadline", "mode")
+
+    def __init__(self, scheduler: Scheduler, engine: Engine, dispatcher: Dispatcher) -> None:
+        self._scheduler = scheduler
+        self._engine = engine
+        self._dispatcher = dispatcher
+        #: how hard; None: no shutdown has begun
+        self.mode: Mode | None = None
+        #: the instant at which it becomes a kill; None: never by itself
+        self.deadline: float | None = None
+        #: what it cancelled
+        self._cut: list[Task] = []
+        #: how far the cut has gone; 0: nothing was cut short
+        self._cut_level = 0
+
+    def begin(self, mode: Mode, timeout_s: float | None, now: float) -> None:
+        """Begin a shutdown, or make the one under way harsher or sooner."""
+        if self.mode is None or _HARSHNESS[mode] > _HARSHNESS[self.mode]:
+            self.mode = mode
+        if timeout_s is not None:
+            deadline = now + timeout_s
+            self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
+
+    def advance(self, now: float, *, at_once: bool) -> None:
+        """Take the next step, if it is time for one; `at_once`: workers are killed rather than let go."""
+        if self.deadline is not None and now >= self.deadline:
+            self.mode = "kill"
+        if self.mode == "finish":
+            self.cut_to(WAITING, now)
+        elif self.mode == "kill":
+            self.cut_to(ASKED, now)
+        if self._scheduler.open == 0 and not self._dispatcher.closed:
+            self._dispatcher.closed = True
+            self._engine.close(at_once=at_once)
+
+    def cut_to(self, level: int, now: float) -> None:
+        """Cut the work short, as far as a level, if it is not yet."""
+        if self._cut_level >= level:
+            return
+        if self._cut_level == 0:
+            self._dispatcher.take_back_all(now)
+            self._scheduler.cut_off(now)
+        self._cut_level = level
+        if level >= ASKED:
+            for task in list(self._scheduler.running.values()):
+                self._engine.stop(task, "interrupted", at_once=level == KILLED)
+
+    def note_cut(self, task: Task) -> None:
+        """A task has ended CANCELLED by this."""
+        self._cut.append(task)
+
+    def report(self, *, is_whole: bool) -> ShutdownReport:
+        """Say what it did; `is_whole`: nothing went wrong but what was cut off."""
+        counts = self._scheduler.counts
+        cut = tuple(task.id for task in sorted(self._cut, key=_by_seq))
+        return ShutdownReport(
+            is_whole and not cut, counts[Status.SUCCEEDED], counts[Status.FAILED], counts[Status.CANCELLED], cut
+        )
+
+
+def _by_seq(task: Task) -> int:
+    return task.seq

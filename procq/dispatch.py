@@ -1,0 +1,136 @@
+"""Which ready task goes to which free place, and which is taken back from it (contract B8, D10, H1).
+
+Asks the scheduler what is most urgent and the engine who is free; decides nothing of what happens
+to a task afterwards.
+
+Everything here happens under the queue's lock, in a caller's thread or the engine's own.
+"""
+
+from typing import final
+
+from procq.core.scheduler import Scheduler
+from procq.core.task import Task
+from procq.engine.headroom import Headroom
+from procq.engine.protocol import Engine
+
+
+@final
+class Dispatcher:
+    """Hands out tasks.
+
+    Args:
+        scheduler: What there is to do.
+        engine: Where it can be done.
+        headroom: As `Supervisor`.
+    """
+
+    __slots__ = ("_engine", "_headroom", "_scheduler", "closed", "paused")
+
+    def __init__(self, scheduler: Scheduler, engine: Engine, headroom: Headroom | None) -> None:
+        self._scheduler = scheduler
+        self._engine = engine
+        self._headroom = headroom
+        #: the user wants nothing new to start
+        self.paused = False
+        #: the engine is being closed and takes nothing more
+        self.closed = False
+
+    def dispatch(self, now: float) -> None:
+        """Give what is ready to whoever is free; the hot path."""
+        if self.paused or self.closed:
+            return
+        scheduler = self._scheduler
+        backlog = len(scheduler.ready) + len(scheduler.ahead)
+        if backlog:
+            if self._headroom is not None and self._headroom.is_short(now):
+                self._start_alone(now)
+                return
+            self._engine.foresee(backlog)
+            self._hand_out(now)
+            self._engine.flush()
+
+    def _start_alone(self, now: float) -> None:
+        """Memory is short: start one attempt if none runs, since nobody else may ever free any (contract D10).
+
+        What was sent ahead goes on: it is a millisecond of work for each worker.
+        """
+        task = None if self._scheduler.running else self._scheduler.next_ready()
+        if task is not None and self._engine.idle:
+            self._scheduler.start(task, now)
+            self._engine.start(task)
+            self._engine.flush()
+
+    def _hand_out(self, now: float) -> None:
+        """Decide who gets what, the most urgent first."""
+        scheduler = self._scheduler
+        engine = self._engine
+        while True:
+            task = scheduler.next_ready()
+            if task is None:
+                if scheduler.ahead and engine.idle:
+                    # A worker idles while a task waits behind another one: move it there (B8).
+                    self.take_back(scheduler.first_ahead(), now)
+                    continue
+                return
+            if engine.idle:
+                scheduler.start(task, now)
+                engine.start(task)
+            elif engine.roomy and self._may_go_ahead(task):
+                scheduler.send_ahead(task)
+                engine.send_ahead(task)
+            elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
+                self.take_back(less_urgent, now)
+                if engine.roomy and not self._may_go_ahead(task) and not engine.idle:
+                    return  # it cannot be sent ahead: the worker that ends first takes it
+            else:
+                return
+
+    def _may_go_ahead(self, task: Task) -> bool:
+        """Whether a task may wait at a busy worker: not if a limit or an expiry could still stop it."""
+        if task.conditions is not None and task.expires_at is not None:
+            return False
+        return not self._scheduler.ready.limited(task.type) and self._engine.fits_ahead(task)
+
+    def take_back(self, task: Task, now: float) -> None:
+        """Take back a task sent ahead; if it has begun, note that."""
+        if not self._engine.take_back(task) and task.seq in self._scheduler.ahead:
+            self._scheduler.start(task, now)
+
+    def take_back_all(self, now: float) -> None:
+        """Take back all that was sent ahead."""
+        for task in list(self._scheduler.ahead.values()):
+            if task.seq in self._scheduler.ahead:  # else it came back with another of the same worker
+                self.take_back(task, now)
+
+    @property
+    def backlog(self) -> int:
+        """How many attempts could begin if there were more workers, those that wait ahead included."""
+        if self.paused:
+            return 0
+        backlog = len(self._scheduler.ready) + len(self._scheduler.ahead)
+        if self._headroom is not None and self._headroom.was_short:  # another worker takes memory too
+            return 0 if self._scheduler.running else min(1, backlog)
+        return backlog
+
+    def leave_to_loop(self) -> None:
+        """Wake the loop after a change in a caller's thread, if anything is left for it.
+
+        It need not be woken when the caller itself could hand a task to a worker, or when that waits
+        behind others: only for more workers, and for an instant to wait for, which a report that was
+        read here may have brought as well.
+        """
+        scheduler = self._scheduler
+        if (scheduler.ready or scheduler.ahead) and self._engine.growing:
+            self._engine.wake()
+        elif (scheduler.delayed or scheduler.expiring) and (due := scheduler.next_due()) is not None:
+            self._engine.wake(due)
+        look_at = self.look_at()
+        if look_at is not None:
+            self._engine.wake(look_at)
+
+    def look_at(self) -> float | None:
+        """Return when to look whether there is memory again for what is held back; None: nothing is."""
+        headroom = self._headroom
+        if headroom is None or not headroom.was_short or self.paused or not self._scheduler.ready:
+            return None
+        return headroom.look_at
