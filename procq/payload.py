@@ -138,27 +138,57 @@ def dump_call(
         NotPicklable: Something in the call cannot be pickled.
     """
     name = _name_of(fn)
+    is_plain, may_be_big = True, bool(kwargs)
     for value in args:
-        if type(value) is bytes and len(value) >= BESIDE_BYTES:
-            args = tuple(map(_beside, args))
+        kind = type(value)
+        if kind not in PLAIN:
+            is_plain = False
+        elif kind is bytes and len(value) >= BESIDE_BYTES:  # type: ignore[arg-type]  # mypy knows not what `kind` is of
+            is_plain, may_be_big = False, True
             break
-    if kwargs:
-        kwargs = {key: _beside(value) for key, value in kwargs.items()}
+    if may_be_big:
+        args, kwargs = _set_aside(args, kwargs)
     if name is None:
         return dump_part((fn, args, kwargs) if kwargs else (fn, args))
     if kwargs:
         data, found = dump_part((args, kwargs))
         return _behind(bytes([_BY_NAME_WITH_KEYWORDS]) + name.head[1:], data), found
-    for value in args:
-        if type(value) not in PLAIN:
-            data, found = dump_part(args)
-            return _behind(name.head, data), found
-    return name.head + _pickle_dumps(args, PROTOCOL), []
+    if is_plain:
+        return name.head + _pickle_dumps(args, PROTOCOL), []
+    data, found = dump_part(args)
+    return _behind(name.head, data), found
 
 
-def _beside(value: object) -> object:
-    """Have big bytes stand beside the pickle, which has them copied otherwise."""
-    return PickleBuffer(value) if type(value) is bytes and len(value) >= BESIDE_BYTES else value
+def _set_aside(
+    args: "tuple[object, ...]", kwargs: "Mapping[str, object]"
+) -> "tuple[tuple[object, ...], dict[str, object]]":
+    """Have big bytes among arguments stand beside the pickle, which has them copied otherwise."""
+    known: dict[int, _Aside] = {}
+    return (
+        tuple([_aside(value, known) for value in args]),
+        {key: _aside(value, known) for key, value in kwargs.items()},
+    )
+
+
+def _aside(value: object, known: "dict[int, _Aside]") -> object:
+    if type(value) is not bytes or len(value) < BESIDE_BYTES:
+        return value
+    return known.setdefault(id(value), _Aside(value))
+
+
+class _Aside:
+    """Big bytes that stand beside a pickle: in it they are an object, so that pickle knows them when they come again.
+
+    A `PickleBuffer` by itself it writes each time.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        return same, (PickleBuffer(self._data),)
 
 
 def _behind(head: bytes, data: "Payload") -> "Payload":
@@ -277,7 +307,7 @@ copyreg.pickle(Parcel, _reduce_parcel)
 
 
 def same(value: object) -> object:
-    """Rebuild a task function as what it wraps; called by pickle in the worker, which has this module already."""
+    """Rebuild something as what it wraps; called by pickle in the worker, which has this module already."""
     return value
 
 
@@ -372,11 +402,13 @@ def _reduce_cached(cached: "_lru_cache_wrapper[object]") -> "str | tuple[object,
     By itself it travels by name alone, also out of `__main__`, which is another module in a worker.
     """
     fn = cached.__wrapped__
-    place: object = sys.modules.get(fn.__module__)
-    for part in fn.__qualname__.split("."):
-        place = getattr(place, part, None)
-    if place is cached and fn.__module__ != "__main__":
-        return fn.__qualname__
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if isinstance(module, str) and isinstance(name, str) and module != "__main__":  # `partial` gives no name
+        place: object = sys.modules.get(module)
+        for part in name.split("."):
+            place = getattr(place, part, None)
+        if place is cached:
+            return name
     return _cached, (fn, *cached.cache_parameters().values())
 
 
