@@ -26,7 +26,7 @@ from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
 from procq.core.task import CapturedRun, Cause, Run, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
 from procq.outcome import Ended
-from procq.parcel import Payload
+from procq.parcel import Parcel, Payload
 from procq.retry import Backoff
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
@@ -520,8 +520,11 @@ class Scheduler:
             if not task.explicit:
                 task.conditions = None
                 task.payload = b""
-            elif conditions is not None:  # it is compared with what is submitted again (C4): `needs` stay
-                conditions.depends_on = ()
+            else:  # it is compared with what is submitted again (C4): an outline and `needs` stay
+                if isinstance(task.payload, Parcel):
+                    task.payload = task.payload.outlined()
+                if conditions is not None:
+                    conditions.depends_on = ()
         if task.explicit:
             self._finished[task.seq] = (task, now)
             self._prune_finished(now)

@@ -107,6 +107,35 @@ def test_C2_the_same_id_with_the_same_array_is_the_same_task_and_with_another_no
         queue.submit(echo.using(id="a").spec(other))
 
 
+@pytest.mark.parametrize("big", [array(300_000), ["long"] * 50_000], ids=["array", "list"])
+def test_C4_F5_of_what_succeeded_no_more_is_kept_than_tells_it_from_others(driver: Driver, big: object) -> None:
+    queue = driver.started()
+    kinds = procq.task(arrays.types).using(id="a")
+    first = queue.submit(kinds.spec(big))
+    first.result()
+
+    task = queue._supervisor.scheduler.tasks["a"]
+    assert len(task.payload) == 0
+    assert queue.submit(kinds.spec(big)) is first
+    with pytest.raises(errors.DuplicateTaskError):
+        queue.submit(kinds.spec(array(300_000, 2)))
+
+
+def test_F7_what_failed_or_was_cancelled_keeps_its_arguments_for_a_replay(driver: Driver, tmp_path: Path) -> None:
+    queue = driver.queue()
+    big = array(300_000)
+    cut = queue.submit(procq.task(arrays.ends).using(id="cut").spec(big))
+    cut.cancel()
+    failing = procq.task(arrays.overwrite_and_fail_once).using(id="failing")
+    failed = queue.submit(failing.spec(big, str(tmp_path / "failed")))
+    queue.start()
+    assert isinstance(failed.exception(), ValueError)
+
+    assert queue.replay("cut") == queue.replay("failing") == 1
+    assert cut.result() == arrays.ends(big)
+    assert failed.result() == [bytes(big.view[:4])]
+
+
 def test_F2_arrays_are_mapped_and_their_results_are_their_own(driver: Driver) -> None:
     queue = driver.started()
     found = list(queue.map(arrays.make, [100_000] * 5))
