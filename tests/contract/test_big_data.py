@@ -1,5 +1,6 @@
 """Buffers beside their pickles: copied as seldom as can be, and never seen by another (contract I1)."""
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from tests.support.arrays import Array, array
 
 import procq
 from procq import errors
-from procq.parcel import BESIDE_BYTES
+from procq.handle import task_of
+from procq.parcel import BESIDE_BYTES, Parcel
 
 SIZES = [10, BESIDE_BYTES - 1, BESIDE_BYTES, 3_000_000]
 
@@ -134,6 +136,37 @@ def test_F7_what_failed_or_was_cancelled_keeps_its_arguments_for_a_replay(driver
     assert queue.replay("cut") == queue.replay("failing") == 1
     assert cut.result() == arrays.ends(big)
     assert failed.result() == [bytes(big.view[:4])]
+
+
+@pytest.mark.parametrize("limits", [None, {"ends": 1}], ids=["unlimited", "limited"])
+@pytest.mark.parametrize("delay", [0, 100], ids=["ready", "scheduled"])
+def test_F5_big_arguments_of_what_was_cancelled_go_with_the_handle(
+    driver: Driver, limits: dict[str, int] | None, delay: int
+) -> None:
+    """At once, not with the next call of the queue."""
+    queue = driver.queue(limits=limits)
+    handle = queue.submit(procq.task(arrays.ends, delay=delay).spec(array(300_000)))
+    payload = task_of(handle).payload
+    assert isinstance(payload, Parcel)
+    buffer = weakref.ref(payload.buffers[0])
+    del payload
+    handle.cancel()
+
+    del handle
+    assert buffer() is None
+
+
+def test_F6_dead_letters_are_bounded_in_bytes_too(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("procq.core.letters.SMALL_BYTES", 300_000)
+    monkeypatch.setattr("procq.queue.quarter_of_memory", lambda: 1_000_000)
+    queue = driver.started()
+    handles = [queue.submit(procq.task(arrays.fail_with).spec(array(300_000, first))) for first in range(5)]
+    for handle in handles:
+        assert isinstance(handle.exception(), ValueError)
+
+    assert [letter.id for letter in queue.dead_letters()] == [handles[-1].id], "each has its argument and its error"
+    assert queue.stats().dead_letters_dropped == 4
+    assert queue.replay() == 1
 
 
 def test_F2_arrays_are_mapped_and_their_results_are_their_own(driver: Driver) -> None:
