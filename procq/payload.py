@@ -207,7 +207,7 @@ def dump_part(value: object) -> "tuple[Payload, list[object]]":
     _SESSION.found, _SESSION.shares = found, ()
     try:
         # Clearing no shares: to keep one too many alive does no harm.
-        data = copied(dumps(value, before_second_try=found.clear))
+        data = copied(dumps(value, bytes_stay=True, before_second_try=found.clear))
         shares = _SESSION.shares
     finally:
         _SESSION.found, _SESSION.shares = before
@@ -323,8 +323,16 @@ def loads_once(data: "Payload") -> "Any":  # noqa: ANN401 - as `pickle.loads`
     return _pickle_loads(data)
 
 
-def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = None) -> "Payload":
+def dumps(
+    value: object, *, bytes_stay: bool = False, before_second_try: "Callable[[], None] | None" = None
+) -> "Payload":
     """Pickle anything that pickle or cloudpickle can; big buffers stay where they are, beside the pickle.
+
+    Args:
+        value: What to pickle.
+        bytes_stay: Whether a buffer that is made of `bytes` shall arrive as `bytes`.  Only a worker reads
+            into such: in the supervisor's loop, and for each who reads shared memory, it would be a copy more.
+        before_second_try: Called if plain pickle has failed, before cloudpickle is tried.
 
     Raises:
         NotPicklable: Neither can; its cause is the error of the last try.
@@ -332,7 +340,7 @@ def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = Non
     if type(value) in PLAIN:
         return _pickle_dumps(value, PROTOCOL)
     buffers: list[Buffer] = []
-    data = _dump(value, partial(_put_in, buffers), (buffers.clear, before_second_try))
+    data = _dump(value, partial(_put_in, buffers, bytes_stay), (buffers.clear, before_second_try))
     return Parcel(data, buffers) if buffers else data
 
 
@@ -364,7 +372,7 @@ def _dump(
         raise NotPicklable(str(error)) from error
 
 
-def _put_in(beside: "list[Buffer]", buffer: "PickleBuffer") -> bool:
+def _put_in(beside: "list[Buffer]", bytes_stay: bool, buffer: "PickleBuffer") -> bool:  # noqa: FBT001 - of a partial
     """Say whether a buffer is to be put into the pickle; else it goes to those beside it."""
     try:
         view = buffer.raw()
@@ -373,7 +381,7 @@ def _put_in(beside: "list[Buffer]", buffer: "PickleBuffer") -> bool:
     if len(view) < BESIDE_BYTES:
         return True
     owner = view.obj
-    beside.append(owner if type(owner) is bytes and len(owner) == len(view) else view)
+    beside.append(owner if bytes_stay and type(owner) is bytes and len(owner) == len(view) else view)
     return False
 
 

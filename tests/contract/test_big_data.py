@@ -13,6 +13,12 @@ from procq import errors
 from procq.handle import task_of
 from procq.parcel import BESIDE_BYTES, Parcel
 
+
+def shown(value: object) -> str:
+    """Name a parameter by what it is."""
+    return value if isinstance(value, str) else f"{type(value).__name__} {len(value)}"  # type: ignore[arg-type]
+
+
 SIZES = [10, BESIDE_BYTES - 1, BESIDE_BYTES, 3_000_000]
 
 
@@ -193,6 +199,28 @@ def test_I1_bytes_stay_bytes(driver: Driver, size: int) -> None:
     ]  # fmt: skip
     assert queue.submit(arrays.echo, queue.submit(arrays.echo, data)).result() == data
     assert queue.submit(lambda *given: given, data, 1, data).result() == (data, 1, data)
+
+
+@pytest.mark.parametrize(
+    ("given", "as_argument", "as_result"),
+    [
+        (bytes(10), "bytes", "bytes"),
+        (bytearray(10), "bytearray", "bytearray"),
+        (bytes(BESIDE_BYTES), "bytes", "read-only memoryview"),
+        (bytearray(BESIDE_BYTES), "memoryview", "memoryview"),
+    ],
+    ids=shown,
+)
+def test_I1_what_a_class_of_the_user_s_is_rebuilt_from(
+    driver: Driver, given: bytes | bytearray, as_argument: str, as_result: str
+) -> None:
+    """As docs/howto/big-data.md has it."""
+    queue = driver.started()
+
+    assert queue.submit(arrays.kind_of, arrays.Kept(given)).result() == as_argument
+    assert arrays.kind_of(queue.submit(arrays.Kept, given).result()) == as_result
+    in_share = as_result if len(given) < BESIDE_BYTES else "read-only memoryview"
+    assert arrays.kind_of(procq.share(arrays.Kept(given)).value) == in_share
 
 
 def test_I1_a_value_may_have_more_buffers_than_the_kernel_takes_at_once(driver: Driver) -> None:

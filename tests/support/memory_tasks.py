@@ -33,7 +33,7 @@ def die_of_big_buffers() -> None:
     """Be killed as soon as memory for a big buffer is wanted; for an initializer."""
     from procq.engine.local import transport  # noqa: PLC0415 - the worker's innards
 
-    transport.room = _die  # type: ignore[attr-defined]
+    transport.room = _die  # type: ignore[attr-defined,assignment]
 
 
 def _die(_size: int) -> memoryview:
