@@ -19,7 +19,7 @@ from procq.errors import (
     UsageError,
 )
 from procq.handle import Handle, supervisor_of, task_of
-from procq.parcel import Payload
+from procq.parcel import Payload, marked
 from procq.payload import NotPicklable, dump_call
 from procq.spec import Options, TaskFunction, TaskSpec, type_of
 from procq.supervisor import Supervisor
@@ -111,6 +111,8 @@ def _draft(spec: TaskSpec[Any], handlers: Handlers) -> Draft:
         if fn is None:
             raise UnknownHandlerError(spec.type, tuple(sorted(handlers)))
     payload, inputs = pickle_call(fn, spec.args, spec.kwargs, spec.type)
+    if spec.options.id is not None:  # what comes again under the same id is compared with it (C4)
+        payload = marked(payload)
     draft = Draft(spec, payload, inputs)
     if draft.options.run_if == "failure" and not draft.depends_on:
         raise UsageError(f"{draft.label} has run_if='failure' and depends on nothing that could fail; add depends_on=")

@@ -138,27 +138,57 @@ def dump_call(
         NotPicklable: Something in the call cannot be pickled.
     """
     name = _name_of(fn)
+    is_plain, may_be_big = True, bool(kwargs)
     for value in args:
-        if type(value) is bytes and len(value) >= BESIDE_BYTES:
-            args = tuple(map(_beside, args))
+        kind = type(value)
+        if kind not in PLAIN:
+            is_plain = False
+        elif kind is bytes and len(value) >= BESIDE_BYTES:  # type: ignore[arg-type]  # mypy knows not what `kind` is of
+            is_plain, may_be_big = False, True
             break
-    if kwargs:
-        kwargs = {key: _beside(value) for key, value in kwargs.items()}
+    if may_be_big:
+        args, kwargs = _set_aside(args, kwargs)
     if name is None:
         return dump_part((fn, args, kwargs) if kwargs else (fn, args))
     if kwargs:
         data, found = dump_part((args, kwargs))
         return _behind(bytes([_BY_NAME_WITH_KEYWORDS]) + name.head[1:], data), found
-    for value in args:
-        if type(value) not in PLAIN:
-            data, found = dump_part(args)
-            return _behind(name.head, data), found
-    return name.head + _pickle_dumps(args, PROTOCOL), []
+    if is_plain:
+        return name.head + _pickle_dumps(args, PROTOCOL), []
+    data, found = dump_part(args)
+    return _behind(name.head, data), found
 
 
-def _beside(value: object) -> object:
-    """Have big bytes stand beside the pickle, which has them copied otherwise."""
-    return PickleBuffer(value) if type(value) is bytes and len(value) >= BESIDE_BYTES else value
+def _set_aside(
+    args: "tuple[object, ...]", kwargs: "Mapping[str, object]"
+) -> "tuple[tuple[object, ...], dict[str, object]]":
+    """Have big bytes among arguments stand beside the pickle, which has them copied otherwise."""
+    known: dict[int, _Aside] = {}
+    return (
+        tuple([_aside(value, known) for value in args]),
+        {key: _aside(value, known) for key, value in kwargs.items()},
+    )
+
+
+def _aside(value: object, known: "dict[int, _Aside]") -> object:
+    if type(value) is not bytes or len(value) < BESIDE_BYTES:
+        return value
+    return known.setdefault(id(value), _Aside(value))
+
+
+class _Aside:
+    """Big bytes that stand beside a pickle: in it they are an object, so that pickle knows them when they come again.
+
+    A `PickleBuffer` by itself it writes each time.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        return same, (PickleBuffer(self._data),)
 
 
 def _behind(head: bytes, data: "Payload") -> "Payload":
@@ -177,7 +207,7 @@ def dump_part(value: object) -> "tuple[Payload, list[object]]":
     _SESSION.found, _SESSION.shares = found, ()
     try:
         # Clearing no shares: to keep one too many alive does no harm.
-        data = copied(dumps(value, before_second_try=found.clear))
+        data = copied(dumps(value, bytes_stay=True, before_second_try=found.clear))
         shares = _SESSION.shares
     finally:
         _SESSION.found, _SESSION.shares = before
@@ -277,7 +307,7 @@ copyreg.pickle(Parcel, _reduce_parcel)
 
 
 def same(value: object) -> object:
-    """Rebuild a task function as what it wraps; called by pickle in the worker, which has this module already."""
+    """Rebuild something as what it wraps; called by pickle in the worker, which has this module already."""
     return value
 
 
@@ -293,8 +323,16 @@ def loads_once(data: "Payload") -> "Any":  # noqa: ANN401 - as `pickle.loads`
     return _pickle_loads(data)
 
 
-def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = None) -> "Payload":
+def dumps(
+    value: object, *, bytes_stay: bool = False, before_second_try: "Callable[[], None] | None" = None
+) -> "Payload":
     """Pickle anything that pickle or cloudpickle can; big buffers stay where they are, beside the pickle.
+
+    Args:
+        value: What to pickle.
+        bytes_stay: Whether a buffer that is made of `bytes` shall arrive as `bytes`.  Only a worker reads
+            into such: in the supervisor's loop, and for each who reads shared memory, it would be a copy more.
+        before_second_try: Called if plain pickle has failed, before cloudpickle is tried.
 
     Raises:
         NotPicklable: Neither can; its cause is the error of the last try.
@@ -302,7 +340,7 @@ def dumps(value: object, *, before_second_try: "Callable[[], None] | None" = Non
     if type(value) in PLAIN:
         return _pickle_dumps(value, PROTOCOL)
     buffers: list[Buffer] = []
-    data = _dump(value, partial(_put_in, buffers), (buffers.clear, before_second_try))
+    data = _dump(value, partial(_put_in, buffers, bytes_stay), (buffers.clear, before_second_try))
     return Parcel(data, buffers) if buffers else data
 
 
@@ -334,7 +372,7 @@ def _dump(
         raise NotPicklable(str(error)) from error
 
 
-def _put_in(beside: "list[Buffer]", buffer: "PickleBuffer") -> bool:
+def _put_in(beside: "list[Buffer]", bytes_stay: bool, buffer: "PickleBuffer") -> bool:  # noqa: FBT001 - of a partial
     """Say whether a buffer is to be put into the pickle; else it goes to those beside it."""
     try:
         view = buffer.raw()
@@ -343,7 +381,7 @@ def _put_in(beside: "list[Buffer]", buffer: "PickleBuffer") -> bool:
     if len(view) < BESIDE_BYTES:
         return True
     owner = view.obj
-    beside.append(owner if type(owner) is bytes and len(owner) == len(view) else view)
+    beside.append(owner if bytes_stay and type(owner) is bytes and len(owner) == len(view) else view)
     return False
 
 
@@ -372,11 +410,13 @@ def _reduce_cached(cached: "_lru_cache_wrapper[object]") -> "str | tuple[object,
     By itself it travels by name alone, also out of `__main__`, which is another module in a worker.
     """
     fn = cached.__wrapped__
-    place: object = sys.modules.get(fn.__module__)
-    for part in fn.__qualname__.split("."):
-        place = getattr(place, part, None)
-    if place is cached and fn.__module__ != "__main__":
-        return fn.__qualname__
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if isinstance(module, str) and isinstance(name, str) and module != "__main__":  # `partial` gives no name
+        place: object = sys.modules.get(module)
+        for part in name.split("."):
+            place = getattr(place, part, None)
+        if place is cached:
+            return name
     return _cached, (fn, *cached.cache_parameters().values())
 
 

@@ -74,7 +74,7 @@ class Stats:
         counts: Tasks by status; ended ones are counted even after they are forgotten.
         retries: How many attempts were followed by another.
         dead_letters: How many are kept.
-        dead_letters_dropped: How many were dropped, being too many or too old (contract F6).
+        dead_letters_dropped: How many were dropped, being too many, too big or too old (contract F6).
         dropped_messages: Late reports that were not accepted (contract D1).
         workers: Workers by what they do.
         throughput: Tasks ended a second since `start`.
@@ -147,7 +147,9 @@ class Queue:
             appearing with the program's own: the last 64 KiB of each (contract H4).  No task is
             sent ahead to a busy worker then, which costs throughput where tasks are tiny.
         retention: How many finished tasks with an id of their own are kept, and how long.
-        dead_letters: How many dead letters are kept, and how long.
+        dead_letters: How many dead letters are kept, and how long.  Together they hold no more than a
+            quarter of the memory that is available when it first matters, arguments included, or 64
+            MiB; the oldest go first, and the newest is kept in any case (contract F6).
         engine: "local", or an engine object such as `procq.testing` makes.
 
     Raises:
@@ -191,6 +193,7 @@ class Queue:
             limits=_checked_limits(limits),
             retention=_checked_bounds(retention, "retention"),
             dead_letters=_checked_bounds(dead_letters, "dead_letters"),
+            find_letter_bytes=quarter_of_memory,
         )
         hard_bytes = _checked_size(max_memory_per_worker, "max_memory_per_worker")
         recycle_bytes = _checked_size(recycle_memory, "recycle_memory")

@@ -12,7 +12,8 @@ gets objects of its own around buffers that are everybody's.
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from io import FileIO
 from itertools import count
 from typing import Final, Generic, TypeVar, cast, final
 from weakref import WeakValueDictionary
@@ -41,7 +42,7 @@ class Shared(Generic[T]):
 
     def __init__(self, obj: T) -> None:
         self._name = type(obj).__name__
-        self._block = _Block(_written(obj, self._name))
+        self._block = _written(obj, self._name)
 
     @property
     def value(self) -> T:
@@ -91,8 +92,8 @@ def share(obj: T) -> Shared[T]:
 # --- the memory --------------------------------------------------------------------------------
 
 
-def _written(obj: object, name: str) -> int:
-    """Write an object into new memory and seal that; return the descriptor."""
+def _written(obj: object, name: str) -> "_Block":
+    """Write an object into new memory and seal that."""
     from procq.errors import PayloadError, UsageError  # noqa: PLC0415 - as above
 
     if not hasattr(os, "memfd_create"):
@@ -105,16 +106,12 @@ def _written(obj: object, name: str) -> int:
         [memoryview(data)] if isinstance(data, bytes) else [memoryview(piece) for piece in (data.data, *data.buffers)]
     )
     sizes = [len(piece) for piece in pieces]
-    fd = os.memfd_create("procq-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        for piece, (start, _) in zip(pieces, _places(sizes), strict=True):
-            _write(fd, piece, start)
-        _write(fd, memoryview(struct.pack(f"<{len(sizes)}Q", *sizes) + _COUNT.pack(len(sizes))), _end(sizes))
-        _seal(fd)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    block = _Block()
+    for piece, (start, _) in zip(pieces, _places(sizes), strict=True):
+        _write(block.fd, piece, start)
+    _write(block.fd, memoryview(struct.pack(f"<{len(sizes)}Q", *sizes) + _COUNT.pack(len(sizes))), _end(sizes))
+    _seal(block.fd)
+    return block
 
 
 def _places(sizes: list[int]) -> Iterator[tuple[int, int]]:
@@ -155,16 +152,22 @@ class _Block:
         key: What tells it from every other of this process and of those that it works for.
     """
 
-    __slots__ = ("__weakref__", "_memory", "fd", "key")
+    __slots__ = ("__weakref__", "_file", "_memory", "fd", "key")
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    def __init__(self) -> None:
+        # In one call of C code from the system to an object that closes it: Ctrl-C may come after any step of
+        # Python's, and a bare number that it hits is lost.
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        self._file = next(map(FileIO, map(os.memfd_create, ("procq-shared",), (flags,)), ("r+",)))
+        self.fd = self._file.fileno()
         self.key = os.getpid() << 32 | next(_numbers)
         self._memory: _Memory | None = None
         _made_here[self.key] = self
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound, for the interpreter's end
-        close(self.fd)
+    def __del__(self) -> None:
+        file = getattr(self, "_file", None)
+        if file is not None:  # else Ctrl-C came before it
+            file.close()
 
     def load(self) -> object:
         """Unpickle what it holds; it is mapped here only once somebody asks."""

@@ -450,8 +450,10 @@ class TaskFunction(Generic[P, R]):
     def __reduce__(self) -> str | tuple[object, ...]:
         """Travel by reference where the module's name leads here, else as the bare function."""
         origin = self._origin
-        if origin.fn.__module__ != "__main__" and _lookup(origin.fn) is origin:
-            return origin.fn.__qualname__ if self is origin else (same, (origin,))
+        name = getattr(origin.fn, "__qualname__", None)  # what `functools.partial` made has none
+        module = getattr(origin.fn, "__module__", None)
+        if isinstance(name, str) and module != "__main__" and _lookup(module, name) is origin:
+            return name if self is origin else (same, (origin,))
         return same, (self.fn,)
 
     @property
@@ -507,12 +509,12 @@ def _positional_bounds(fn: Callable[..., object]) -> tuple[int, int]:
     return code.co_argcount - len(fn.__defaults__ or ()), code.co_argcount
 
 
-def _lookup(fn: Callable[..., object]) -> object:
-    """Return what a function's module holds under its qualified name, or None."""
+def _lookup(module: str | None, name: str) -> object:
+    """Return what a module holds under a qualified name, or None."""
     import sys  # noqa: PLC0415 - only while a task function is pickled
 
-    place: object = sys.modules.get(fn.__module__)
-    for part in fn.__qualname__.split("."):
+    place: object = None if module is None else sys.modules.get(module)
+    for part in name.split("."):
         place = getattr(place, part, None)
     return place
 

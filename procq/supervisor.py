@@ -32,7 +32,7 @@ from procq.fork import live, register
 from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
 from procq.lock import FORKED, LostLock, Milestone, QueueLock, refuse_nested_call
 from procq.outcome import Ended
-from procq.parcel import Payload
+from procq.parcel import Parcel, Payload
 from procq.room import Room
 
 Listener = Callable[[Task], None]
@@ -648,10 +648,13 @@ class Supervisor:
     @changes
     def orphan(self, task: Task) -> None:
         """Note that a handle of a task has gone; takes no lock for long, so that `__del__` may call it anywhere."""
-        # A deque takes no lock.  Whoever holds ours, or the next to do so, lets go of the task; if its
-        # result is big, that should be now.  Only then: Ctrl-C is lost if it comes within a `__del__`.
+        # A deque takes no lock.  Whoever holds ours, or the next to do so, lets go of the task; if it has
+        # ended and is big, that should be now.  Only then: Ctrl-C is lost if it comes within a `__del__`.
         self.orphans.append(task)
-        if task.value is None or len(task.value) < _BIG_BYTES:
+        value, payload = task.value, task.payload
+        if (value is None or len(value) < _BIG_BYTES) and not isinstance(payload, Parcel) and len(payload) < _BIG_BYTES:
+            return
+        if task.status not in TERMINAL:
             return
         if not self.lock.is_mine() and not self._change.by and self.lock.acquire(blocking=False):
             try:
@@ -686,7 +689,8 @@ class Supervisor:
 #: How long a thread looks out for the end of a task before it sleeps, in seconds.
 _LOOK_OUT_S: Final = 0.0001
 
-#: A result of so many bytes is let go of without delay.
+#: A task that has ended, with a result or a payload of so many bytes, is let go of without delay; and one
+#: whose payload is more than bytes, as what it refers to may be as big.
 _BIG_BYTES: Final = 64 * 1024
 
 

@@ -115,7 +115,8 @@ class _Road:
         task.standing = False
         self.live -= 1
         self.stale += 1
-        if self.stale > SLACK and self.stale > self.live:
+        # The last to leave clears up: nobody may come for long, and what is stale may be big.
+        if not self.live or (self.stale > SLACK and self.stale > self.live):
             self._rebuild()
 
     def _open_lane(self, task: Task, lane: deque[Task] | None) -> None:

@@ -26,7 +26,7 @@ from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
 from procq.core.task import CapturedRun, Cause, Run, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
 from procq.outcome import Ended
-from procq.parcel import Payload
+from procq.parcel import Parcel, Payload
 from procq.retry import Backoff
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
@@ -62,6 +62,8 @@ class Scheduler:
         limits: At most so many tasks of a type run at once.
         retention: How many finished tasks with an explicit id are kept, and how long in seconds.
         dead_letters: How many dead letters are kept, and how long in seconds.
+        find_letter_bytes: Finds out how many bytes of them are kept, called once, when it first matters;
+            None: no bound.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Scheduler:
         limits: Mapping[str, int] | None = None,
         retention: tuple[int, float] = (10_000, float("inf")),
         dead_letters: tuple[int, float] = (10_000, 604_800.0),
+        find_letter_bytes: Callable[[], int] | None = None,
     ) -> None:
         self._backoff = backoff
         self._draw = draw
@@ -95,7 +98,7 @@ class Scheduler:
         #: tasks that must have started by an instant and have not
         self.expiring: TimerHeap[Task] = TimerHeap()
         #: FAILED tasks that are kept
-        self.letters = DeadLetters(*dead_letters)
+        self.letters = DeadLetters(*dead_letters, find_letter_bytes)
         #: finished tasks with an explicit id, oldest end first, with the instant of their end
         self._finished: OrderedDict[int, tuple[Task, float]] = OrderedDict()
         #: tasks that reached a terminal state since the driver last took them
@@ -520,8 +523,11 @@ class Scheduler:
             if not task.explicit:
                 task.conditions = None
                 task.payload = b""
-            elif conditions is not None:  # it is compared with what is submitted again (C4): `needs` stay
-                conditions.depends_on = ()
+            else:  # it is compared with what is submitted again (C4): an outline and `needs` stay
+                if isinstance(task.payload, Parcel):
+                    task.payload = task.payload.outlined()
+                if conditions is not None:
+                    conditions.depends_on = ()
         if task.explicit:
             self._finished[task.seq] = (task, now)
             self._prune_finished(now)

@@ -158,7 +158,7 @@ class Task:
         self.id = id
         #: what `limits` go by
         self.type = type
-        #: the pickled call; opaque here
+        #: the pickled call; opaque here.  Once SUCCEEDED no more than what it is compared by (C4)
         self.payload = payload
         self.rules = rules
         #: the dependencies whose results are arguments, by number

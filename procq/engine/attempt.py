@@ -134,7 +134,7 @@ def run_lean(
             else:
                 ended = Ended("ok", started_at, ended_at, value=data)
         elif fn is None:
-            ended = _not_loaded(error, started_at, ended_at)
+            ended = _not_loaded(error, len(call) + sum(map(len, inputs)), started_at, ended_at)
         else:
             ended = failed(error, started_at, ended_at)
     except BaseException as worse:  # noqa: BLE001 - say, a class whose name cannot be had, or no memory left
@@ -169,9 +169,21 @@ def unsendable(
     return Ended("error", started_at, ended_at, error_types=_PAYLOAD_ERROR_TYPES, message=message, permanent=True)
 
 
-def _not_loaded(error: BaseException, started_at: float, ended_at: float) -> Ended:
+def report_no_room(size: int) -> None:
+    """Fail in the place of a call that a worker has no memory for.
+
+    Raises:
+        MemoryError: Always.
+    """
+    raise MemoryError(f"the call is {size / 1e6:.1f} MB with its arguments, which its worker has no memory for")
+
+
+def _not_loaded(error: BaseException, size: int, started_at: float, ended_at: float) -> Ended:
     """Report a call that could not be unpickled: a module is missing here, a constructor raises."""
     name, message, traceback = describe(error)
+    if isinstance(error, MemoryError):  # another time, or in another worker, there may be enough
+        text = f"the call of {size / 1e6:.1f} MB could not be unpickled in the worker: {message or 'no memory left'}"
+        return failed(MemoryError(text).with_traceback(error.__traceback__), started_at, ended_at)
     return Ended(
         "error",
         started_at,

@@ -1,5 +1,6 @@
 """Buffers beside their pickles: copied as seldom as can be, and never seen by another (contract I1)."""
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,14 @@ from tests.support.arrays import Array, array
 
 import procq
 from procq import errors
-from procq.parcel import BESIDE_BYTES
+from procq.handle import task_of
+from procq.parcel import BESIDE_BYTES, Parcel
+
+
+def shown(value: object) -> str:
+    """Name a parameter by what it is."""
+    return value if isinstance(value, str) else f"{type(value).__name__} {len(value)}"  # type: ignore[arg-type]
+
 
 SIZES = [10, BESIDE_BYTES - 1, BESIDE_BYTES, 3_000_000]
 
@@ -107,6 +115,66 @@ def test_C2_the_same_id_with_the_same_array_is_the_same_task_and_with_another_no
         queue.submit(echo.using(id="a").spec(other))
 
 
+@pytest.mark.parametrize("big", [array(300_000), ["long"] * 50_000], ids=["array", "list"])
+def test_C4_F5_of_what_succeeded_no_more_is_kept_than_tells_it_from_others(driver: Driver, big: object) -> None:
+    queue = driver.started()
+    kinds = procq.task(arrays.types).using(id="a")
+    first = queue.submit(kinds.spec(big))
+    first.result()
+
+    task = queue._supervisor.scheduler.tasks["a"]
+    assert len(task.payload) == 0
+    assert queue.submit(kinds.spec(big)) is first
+    with pytest.raises(errors.DuplicateTaskError):
+        queue.submit(kinds.spec(array(300_000, 2)))
+
+
+def test_F7_what_failed_or_was_cancelled_keeps_its_arguments_for_a_replay(driver: Driver, tmp_path: Path) -> None:
+    queue = driver.queue()
+    big = array(300_000)
+    cut = queue.submit(procq.task(arrays.ends).using(id="cut").spec(big))
+    cut.cancel()
+    failing = procq.task(arrays.overwrite_and_fail_once).using(id="failing")
+    failed = queue.submit(failing.spec(big, str(tmp_path / "failed")))
+    queue.start()
+    assert isinstance(failed.exception(), ValueError)
+
+    assert queue.replay("cut") == queue.replay("failing") == 1
+    assert cut.result() == arrays.ends(big)
+    assert failed.result() == [bytes(big.view[:4])]
+
+
+@pytest.mark.parametrize("limits", [None, {"ends": 1}], ids=["unlimited", "limited"])
+@pytest.mark.parametrize("delay", [0, 100], ids=["ready", "scheduled"])
+def test_F5_big_arguments_of_what_was_cancelled_go_with_the_handle(
+    driver: Driver, limits: dict[str, int] | None, delay: int
+) -> None:
+    """At once, not with the next call of the queue."""
+    queue = driver.queue(limits=limits)
+    handle = queue.submit(procq.task(arrays.ends, delay=delay).spec(array(300_000)))
+    payload = task_of(handle).payload
+    assert isinstance(payload, Parcel)
+    buffer = weakref.ref(payload.buffers[0])
+    del payload
+    handle.cancel()
+
+    del handle
+    assert buffer() is None
+
+
+def test_F6_dead_letters_are_bounded_in_bytes_too(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("procq.core.letters.SMALL_BYTES", 300_000)
+    monkeypatch.setattr("procq.queue.quarter_of_memory", lambda: 1_000_000)
+    queue = driver.started()
+    handles = [queue.submit(procq.task(arrays.fail_with).spec(array(300_000, first))) for first in range(5)]
+    for handle in handles:
+        assert isinstance(handle.exception(), ValueError)
+
+    assert [letter.id for letter in queue.dead_letters()] == [handles[-1].id], "each has its argument and its error"
+    assert queue.stats().dead_letters_dropped == 4
+    assert queue.replay() == 1
+
+
 def test_F2_arrays_are_mapped_and_their_results_are_their_own(driver: Driver) -> None:
     queue = driver.started()
     found = list(queue.map(arrays.make, [100_000] * 5))
@@ -131,6 +199,28 @@ def test_I1_bytes_stay_bytes(driver: Driver, size: int) -> None:
     ]  # fmt: skip
     assert queue.submit(arrays.echo, queue.submit(arrays.echo, data)).result() == data
     assert queue.submit(lambda *given: given, data, 1, data).result() == (data, 1, data)
+
+
+@pytest.mark.parametrize(
+    ("given", "as_argument", "as_result"),
+    [
+        (bytes(10), "bytes", "bytes"),
+        (bytearray(10), "bytearray", "bytearray"),
+        (bytes(BESIDE_BYTES), "bytes", "read-only memoryview"),
+        (bytearray(BESIDE_BYTES), "memoryview", "memoryview"),
+    ],
+    ids=shown,
+)
+def test_I1_what_a_class_of_the_user_s_is_rebuilt_from(
+    driver: Driver, given: bytes | bytearray, as_argument: str, as_result: str
+) -> None:
+    """As docs/howto/big-data.md has it."""
+    queue = driver.started()
+
+    assert queue.submit(arrays.kind_of, arrays.Kept(given)).result() == as_argument
+    assert arrays.kind_of(queue.submit(arrays.Kept, given).result()) == as_result
+    in_share = as_result if len(given) < BESIDE_BYTES else "read-only memoryview"
+    assert arrays.kind_of(procq.share(arrays.Kept(given)).value) == in_share
 
 
 def test_I1_a_value_may_have_more_buffers_than_the_kernel_takes_at_once(driver: Driver) -> None:

@@ -85,6 +85,23 @@ def test_I2_it_lives_as_long_as_a_task_that_was_given_it(driver: Driver) -> None
     assert descriptors() <= before
 
 
+def test_I2_F5_it_does_not_live_as_long_as_a_task_is_kept_that_has_ended(driver: Driver) -> None:
+    """A task with an id of its own is kept for its result."""
+    queue = driver.started()
+    queue.submit(arrays.echo, 1).result()  # the worker has descriptors too
+    before = descriptors()
+    shared = procq.share(array(300_000))
+    ends = procq.task(arrays.ends).using(id="a")
+    spec = ends.spec(shared.out)
+    handle = queue.submit(spec)
+    found = handle.result()
+    assert queue.submit(ends.spec(shared.out)) is handle
+    del shared, spec
+
+    assert descriptors() <= before
+    assert queue.wait("a").value == found
+
+
 def test_I2_what_cannot_be_shared_is_refused_and_nothing_is_left() -> None:
     before = descriptors()
     with pytest.raises(errors.PayloadError, match="generator"):

@@ -527,6 +527,13 @@ def test_C5_methods_builtins_and_partials_work(driver: Driver) -> None:
     assert queue.submit("a-b".split, "-").result() == ["a", "b"]
     assert queue.submit(sum, [1, 2]).result() == 3
     assert queue.submit(partial(tasks.add, 1), 2).result() == 3
+    for fn in (partial(tasks.add, 1), "-".join):
+        wrapped = procq.task(fn, type="wrapped")
+        given: Any = 2 if isinstance(fn, partial) else ["a", "b"]
+        found = fn(given)
+        assert queue.submit(wrapped, given).result() == found
+        assert queue.submit(wrapped.using(max_attempts=2), given).result() == found
+        assert list(queue.map(wrapped, [given])) == [found]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])

@@ -3,14 +3,15 @@
 import pytest
 from tests.core.hand import FixedRules
 
+from procq.core import letters as letters_module
 from procq.core.letters import DeadLetters, letter_of
 from procq.core.task import Task
 from procq.outcome import Ended
 
 
-def dead(seq: int) -> Task:
+def dead(seq: int, payload: bytes = b"") -> Task:
     """Return a task as it is when it dies."""
-    task = Task(f"task {seq}", "t", b"", FixedRules())
+    task = Task(f"task {seq}", "t", payload, FixedRules())
     task.seq = seq
     return task
 
@@ -60,6 +61,67 @@ def test_F6_a_limit_of_nothing_keeps_nothing() -> None:
 
     assert letters.add(task, 0) == [task]
     assert len(letters) == 0
+
+
+@pytest.fixture
+def no_small_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters_module, "SMALL_BYTES", 0)
+
+
+@pytest.mark.usefixtures("no_small_letters")
+def test_F6_over_the_bound_in_bytes_the_oldest_are_dropped_and_counted() -> None:
+    letters = DeadLetters(100, 1000, lambda: 1000)
+    tasks = [dead(seq, bytes(300)) for seq in range(3)]
+    for task in tasks:
+        assert letters.add(task, 0) == []
+
+    big = dead(9, bytes(500))
+    assert letters.add(big, 0) == tasks[:2]
+    assert [task.seq for task in letters] == [2, 9]
+    assert letters.dropped == 2
+
+    letters.remove(big)
+    assert letters.add(dead(10, bytes(700)), 0) == [], "what was removed weighs nothing any more"
+
+
+@pytest.mark.usefixtures("no_small_letters")
+def test_F6_a_letter_weighs_what_its_attempts_have_said() -> None:
+    letters = DeadLetters(100, 1000, lambda: 1000)
+    first, second = dead(1), dead(2)
+    for task in (first, second):
+        failed = Ended("error", 0, 1, value=bytes(200), message="m" * 100, traceback="t" * 100, stdout="o" * 150)
+        task.in_trouble().history = [(1, failed)]
+
+    assert letters.add(first, 0) == []
+    assert letters.add(second, 0) == [first]
+
+
+@pytest.mark.usefixtures("no_small_letters")
+def test_F6_the_newest_letter_is_kept_however_big_it_is() -> None:
+    letters = DeadLetters(100, 1000, lambda: 1000)
+    first, second = dead(1, bytes(2000)), dead(2, bytes(3000))
+
+    assert letters.add(first, 0) == []
+    assert letters.add(second, 0) == [first]
+    assert letters.prune(1) == []
+
+
+def test_F6_the_bound_in_bytes_is_found_out_once_and_only_when_it_matters() -> None:
+    asked: list[int] = []
+
+    def find() -> int:
+        asked.append(1)
+        return 0
+
+    letters = DeadLetters(100, 1000, find)
+    half = bytes(letters_module.SMALL_BYTES // 2)
+    for seq in range(2):
+        assert letters.add(dead(seq, half), 0) == []
+    assert asked == []
+
+    assert len(letters.add(dead(2, half), 0)) == 1, "the least that is kept is what needs no memory asked for"
+    assert len(letters.add(dead(3, half), 0)) == 1
+    assert asked == [1]
 
 
 def test_F7_a_removed_letter_makes_room_and_is_not_counted_as_dropped() -> None:

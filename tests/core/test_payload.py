@@ -6,14 +6,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
 
 from procq import task
-from procq.parcel import Payload
+from procq.parcel import BESIDE_BYTES, Parcel, Payload
 from procq.payload import NotPicklable, dump_call, dumps, load_call, loads, placeholder
 
 
@@ -140,6 +140,25 @@ def test_C5_a_function_by_value_keeps_its_file_and_line_for_tracebacks() -> None
 
     assert isinstance(fn, FunctionType)
     assert (fn.__code__.co_filename, fn.__code__.co_firstlineno) == (__file__, fails.__code__.co_firstlineno)
+
+
+def test_I1_big_bytes_that_are_given_twice_travel_once_and_stay_one() -> None:
+    big = bytes(BESIDE_BYTES)
+    data, _ = dump_call(plain, (big, 1, big), {"again": big, "other": bytes(BESIDE_BYTES)})
+
+    assert isinstance(data, Parcel)
+    assert [len(buffer) for buffer in data.buffers] == [BESIDE_BYTES] * 2
+    assert data.buffers[0] is big
+    _, args, kwargs = load_call(data, [])
+    assert (args, kwargs) == ((big, 1, big), {"again": big, "other": big})
+    assert args[0] is args[2] is kwargs["again"] is not kwargs["other"]
+
+
+def test_C5_a_cached_function_without_a_name_travels_by_value() -> None:
+    """What `functools.partial` makes has none, and neither has what `functools.cache` makes of that."""
+    fn, args, _ = load_call(dump_call(cache(partial(plain, 1)), (2,), {})[0], [])
+
+    assert fn(*args) == (1, 2)
 
 
 def test_C5_a_cached_function_of_main_travels_by_value_with_an_empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 import gc
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.support import arrays, process_tasks as tasks
 from tests.support.arrays import Array, array
+from tests.support.interrupting import Interrupter, first_calls
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
 from tests.support.looking import PATIENCE_S, check_invariants, pids
 from tests.support.process_tasks import Gate
@@ -77,6 +79,22 @@ def test_I2_many_at_once_on_busy_workers() -> None:
         del many
         gc.collect()
         check_invariants(queue)
+
+
+@first_calls
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of what Ctrl-C left to the garbage collector
+def test_I2_ctrl_c_amid_share_leaves_nothing() -> None:
+    """At any moment, and without a queue that would have it wait."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    number, done = 0, False
+    while not done:
+        interrupter = Interrupter(number, "procq.shared", handler=signal.default_int_handler)
+        with suppress(KeyboardInterrupt), interrupter.watching():
+            procq.share(array(70_000))
+        gc.collect()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before, f"at moment {number}"
+        number, done = number + 1, not interrupter.done
+    assert number > 20
 
 
 def test_I2_a_nested_queue_shares_what_its_worker_was_given() -> None:

@@ -213,6 +213,19 @@ def test_what_stands_beside_a_pickle_survives() -> None:
     assert report.ended.value == PARCEL
 
 
+def test_of_a_task_that_was_not_read_all_but_its_payloads_is_known() -> None:
+    frame = wire.pack_task(1, 2, 3, 4.5, "id", PARCEL, [PARCEL])
+    rest, _, _ = joined(frame)
+
+    unread = wire.unpack_unread(rest, 1234)
+
+    assert (unread.task, unread.size) == ((1, 2, 3, 4.5, b"id", b"", []), 1234)
+    with pytest.raises(wire.WireError, match="no task"):
+        wire.unpack_unread(joined(wire.pack_hello(wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={})))[0], 1)
+    with pytest.raises(wire.WireError):
+        wire.unpack_unread(rest[:20], 1234)
+
+
 def test_buffers_that_belong_to_nothing_are_refused() -> None:
     frame = wire.pack_task(1, 2, 3, None, "id", PARCEL, [PARCEL])
     assert isinstance(frame, list)

@@ -25,6 +25,22 @@ class Array:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Kept:
+    """A buffer as it was given, for the test of what it was given as."""
+
+    def __init__(self, data: "bytes | bytearray | memoryview") -> None:
+        self.data = data
+
+    def __reduce_ex__(self, protocol: int) -> "tuple[Callable[..., Kept], tuple[pickle.PickleBuffer]]":  # type: ignore[override]
+        return Kept, (pickle.PickleBuffer(self.data),)
+
+
+def kind_of(kept: Kept) -> str:
+    """Return what a buffer is."""
+    name = type(kept.data).__name__
+    return f"read-only {name}" if isinstance(kept.data, memoryview) and kept.data.readonly else name
+
+
 def array(size: int, first: int = 1) -> Array:
     """Make one in which neighbours differ."""
     return Array(bytearray((first + index) % 251 for index in range(min(size, 100_003))) * (size // 100_003 + 1))

@@ -1,6 +1,7 @@
 """Tasks that take memory, for the tests of its limits.  Workers import this module."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,34 @@ def _taken(size: int) -> bytearray:
     taken = bytearray(size)
     taken[::4096] = b"x" * len(range(0, size, 4096))
     return taken
+
+
+def limit_address_space(size: int) -> None:
+    """Let this process take no more than so much memory besides what it has; for an initializer."""
+    import resource  # noqa: PLC0415 - not for the other tasks
+
+    with open("/proc/self/statm") as file:  # noqa: PTH123 - pathlib is heavy
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + size, resource.RLIM_INFINITY))
+
+
+def die_of_big_buffers() -> None:
+    """Be killed as soon as memory for a big buffer is wanted; for an initializer."""
+    from procq.engine.local import transport  # noqa: PLC0415 - the worker's innards
+
+    transport.room = _die  # type: ignore[attr-defined,assignment]
+
+
+def _die(_size: int) -> memoryview:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def read_big_buffers_slowly() -> None:
+    """Take the memory for a big buffer, and never come to read it; for an initializer."""
+    from procq.engine.local import transport  # noqa: PLC0415
+
+    transport.room = hold  # type: ignore[attr-defined,assignment]
 
 
 def hold(size: int) -> None:

@@ -41,7 +41,7 @@ def oom_kills(vmstat: str = "/proc/vmstat") -> int | None:
     return None
 
 
-def crash_text(pid: int, leave: Exit, *, fault: str | None, oom_struck: bool | None) -> str:
+def crash_text(pid: int, leave: Exit, *, fault: str | None, oom_struck: bool | None, unread_bytes: int = 0) -> str:
     """Say how the worker that ran an attempt died.
 
     Args:
@@ -49,13 +49,15 @@ def crash_text(pid: int, leave: Exit, *, fault: str | None, oom_struck: bool | N
         leave: How its process ended.
         fault: Why procq killed it, if it did.
         oom_struck: Whether the OOM killer was at work; None if that is not known.
+        unread_bytes: How long the call is if it had not read all of that; else 0.
     """
     if fault is not None:
         text = f"the worker (pid {pid}) was killed because {fault}"
     elif leave.exit_code == wire.EXIT_PIPES_LOST:
         text = f"the worker (pid {pid}) lost its pipes: the task closed descriptors that are not its own"
     else:
-        text = f"the worker (pid {pid}) {how_it_ended(leave)} while it ran this task"
+        amid = f"was sent the {unread_bytes / 1e6:.1f} MB of this task" if unread_bytes else "ran this task"
+        text = f"the worker (pid {pid}) {how_it_ended(leave)} while it {amid}"
         if leave.signal == "SIGKILL" and oom_struck is not False:
             text += "; procq did not kill it, so it was likely the OOM killer"
     if leave.max_rss_bytes:

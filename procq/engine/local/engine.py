@@ -855,7 +855,8 @@ class LocalEngine:
         """
         attempt = worker.running
         if worker.state is State.BUSY:
-            if self._take_back_from(worker) and reason == "timeout" and worker.running is None:
+            is_too_big = worker.bulky and reason == "memory"  # taken back, it would come again, and for ever
+            if not is_too_big and self._take_back_from(worker) and reason == "timeout" and worker.running is None:
                 self._kill(worker)  # it has not begun its task for so long: it must be stopped, or stuck
             # It may have ended; it has if the worker has begun what is still ahead.
             for _ in range(_READS_MAX):
@@ -1043,11 +1044,13 @@ class LocalEngine:
         self._give_back(worker, len(worker.ahead))
         if running is None:
             return
-        if never_began and worker.stopping != "cancelled":
+        # What is big may be what it died of: it might never begin anywhere, and be given back for ever.
+        if never_began and not worker.bulky and worker.stopping != "cancelled":
             self._require_host().returned(running)
             return
+        unread = len(running.payload) + sum(len(given.value or b"") for given in running.inputs) if never_began else 0
         struck = self._oom_watch.has_struck() if leave.signal == "SIGKILL" else None
-        text = deaths.crash_text(worker.pid, leave, fault=worker.fault, oom_struck=struck)
+        text = deaths.crash_text(worker.pid, leave, fault=worker.fault, oom_struck=struck, unread_bytes=unread)
         ended = Ended(
             "crash", worker.begun_at, time.monotonic(), message=text, pid=worker.pid, exit_code=leave.exit_code,
             signal=leave.signal, peak_rss_bytes=leave.max_rss_bytes,

@@ -485,8 +485,8 @@ class WorkerEnd:
     """
 
     __slots__ = (
-        "_between", "_claims", "_main", "_recv_task", "_send", "_sends_big", "_stream", "_tasks", "is_child",
-        "piece_max",
+        "_between", "_claims", "_main", "_missing", "_recv_task", "_send", "_sends_big", "_stream", "_tasks",
+        "is_child", "piece_max",
     )  # fmt: skip
 
     def __init__(self, tasks_fd: int, stream_fd: int, claims_fd: int) -> None:
@@ -506,6 +506,8 @@ class WorkerEnd:
         self._between = _thread.allocate_lock()
         #: whether the main thread is amid a big frame, or about to be: it may be a signal handler that speaks
         self._sends_big = False
+        #: bytes still to come of a big frame
+        self._missing = 0
         self.is_child = False
 
     def receive(self) -> wire.DownMessage:
@@ -522,11 +524,27 @@ class WorkerEnd:
         return self._receive_big(message) if isinstance(message, wire.Bulk) else message
 
     def _receive_big(self, bulk: wire.Bulk) -> wire.DownMessage:
-        """Read the frame that was announced."""
+        """Read the frame that was announced; a task that there is no memory for is skipped and known all the same."""
         head, sizes = wire.split_head(bulk, self._read(bytearray(bulk.head_size)))
+        size = self._missing = bulk.body_size + sum(size for several in sizes for size, _ in several)
+        try:
+            return self._read_rest(bulk, head, sizes)
+        except MemoryError:
+            pass
+        # Only now what was read is let go of, which the error held.
+        self._skip()
+        return wire.unpack_unread(head, size)
+
+    def _read_rest(self, bulk: wire.Bulk, head: wire.Data, sizes: "list[list[tuple[int, bool]]]") -> wire.DownMessage:
         body = self._read(bytearray(bulk.body_size))
         buffers = [[self._read_buffer(size, as_bytes=as_bytes) for size, as_bytes in several] for several in sizes]
         return wire.unpack_down(head, memoryview(body), buffers)
+
+    def _skip(self) -> None:
+        """Read what is missing of a frame, and forget it."""
+        place = memoryview(bytearray(min(self._missing, _SLICE)))
+        while self._missing:
+            self._read(place[: self._missing])
 
     def fetch(self, key: int) -> int:
         """Ask for the descriptor of shared memory that the running attempt refers to, and wait for it.
@@ -646,10 +664,12 @@ class WorkerEnd:
         if not as_bytes:
             return self._read(room(size))
         data = self._stream.recv(size, _socket.MSG_WAITALL)
+        self._missing -= len(data)
         while len(data) < size:  # a signal came, or it is more than the kernel moves at a time, 2 GiB
             more = self._stream.recv(size - len(data), _socket.MSG_WAITALL)
             if not more:
                 raise ConnectionResetError("the supervisor closed the stream")
+            self._missing -= len(more)
             data += more
         return data
 
@@ -660,6 +680,7 @@ class WorkerEnd:
             received = self._stream.recv_into(view, len(view), _socket.MSG_WAITALL)
             if not received:
                 raise ConnectionResetError("the supervisor closed the stream")
+            self._missing -= received
             view = view[received:]
         return place
 

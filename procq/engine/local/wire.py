@@ -290,6 +290,21 @@ class Bulk:
         self.body_size = body_size
 
 
+class Unread:
+    """There was no memory for an attempt that was sent; all of it but the payloads is known.
+
+    Attributes:
+        task: The attempt, its payloads empty.
+        size: How long those are, in bytes.
+    """
+
+    __slots__ = ("size", "task")
+
+    def __init__(self, task: "Task", size: int) -> None:
+        self.task = task
+        self.size = size
+
+
 #: One attempt to run, a plain tuple since each task comes as one: seq (the task's number, the same
 #: for all its attempts), fence (how often the task was started; with seq it names this start alone),
 #: the attempt's number as the task sees it, timeout_s or None, the task's id in UTF-8 (`id_text`
@@ -298,7 +313,7 @@ Task: "TypeAlias" = tuple[int, int, int, float | None, bytes, Payload, list[Payl
 #: An attempt that succeeded: seq, fence, pickled value, started_at, ended_at, cpu_s, peak RSS in bytes.
 Success: "TypeAlias" = tuple[int, int, Payload, float, float, float, int]
 #: What goes down to a worker, and what comes up from it.
-DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk | Forget
+DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk | Forget | Unread
 OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Record | Dropped | Wanted
 UpMessage: "TypeAlias" = Success | OtherMessage
 
@@ -403,6 +418,22 @@ def split_head(bulk: Bulk, head: Data) -> "tuple[Data, list[list[tuple[int, bool
     if sum(counts) != bulk.buffers:
         raise _malformed(head, "buffers that belong to nothing")
     return head[:counts_at], [list(islice(sizes, count)) for count in counts]
+
+
+def unpack_unread(head: Data, size: int) -> Unread:
+    """Read what is known of a task that came through the stream and did not fit into memory.
+
+    Raises:
+        WireError: It is no task.
+    """
+    try:
+        kind, attempt, fence, id_size, _, seq, timeout_s, _ = _unpack_task_head(head)
+    except struct.error as error:
+        raise _malformed(head, str(error)) from error
+    if kind != _TASK:
+        raise _malformed(head, "too big for this process, and no task")
+    name = bytes(head[_TASK_HEAD_SIZE : _TASK_HEAD_SIZE + id_size])
+    return Unread((seq, fence, attempt, None if timeout_s < 0 else timeout_s, name, b"", []), size)
 
 
 def id_text(data: Data) -> str:

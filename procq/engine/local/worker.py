@@ -252,6 +252,8 @@ class Worker:
                 message += waiting
                 waiting = message
                 del message  # else its inputs stay in memory all the same
+            elif isinstance(message, wire.Unread):
+                waiting.append(too_big(message))
             elif isinstance(message, wire.Forget):
                 forget_shared(message.key)
             elif isinstance(message, wire.Drop):
@@ -326,6 +328,12 @@ class Worker:
             return
         self._progress_due = now + PROGRESS_EVERY_S
         self._end.send_if_room(wire.pack_progress(token[0], token[1], done, total))
+
+
+def too_big(unread: wire.Unread) -> wire.Task:
+    """Put something in the place of a call that there was no memory for: an attempt that says so, and fails."""
+    call, _ = payload.dump_call(attempt.report_no_room, (unread.size,), {})
+    return (*unread.task[:5], call, [])
 
 
 def forget_shared(key: int) -> None:
