@@ -10,12 +10,15 @@ import pytest
 from tests.support import arrays, process_tasks as tasks
 from tests.support.arrays import Array, array
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
-from tests.support.looking import PATIENCE_S, check_invariants, pids
+from tests.support.looking import PATIENCE_S, check_invariants, engine_of, pids
 from tests.support.process_tasks import Gate
 
 import procq
 from procq import Queue
 from procq.errors import WorkerCrashed
+
+#: Packets of the smallest size: a pipe of default size holds some 270.
+MORE_THAN_A_PIPE_HOLDS = 300
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -57,6 +60,35 @@ def test_I2_a_busy_worker_lets_go_when_it_can(tmp_path: Path) -> None:
         gate.open()
         held.result(PATIENCE_S)
         assert wait_until(lambda: not maps_shared(pid), PATIENCE_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_I2_a_worker_that_does_not_read_meanwhile_is_told_of_all_and_lives(*, one_by_one: bool) -> None:
+    """However many go, together or one after the other, its pipe has room for its next task."""
+    many = [procq.share(number) for number in range(MORE_THAN_A_PIPE_HOLDS)]
+    with Queue(workers=1) as queue:
+        for start in range(0, len(many), 50):
+            assert queue.submit(count, *many[start : start + 50]).result(PATIENCE_S) == len(many[start : start + 50])
+        (pid,) = pids(queue)
+        assert mappings(pid) == len(many)
+        (worker,) = engine_of(queue)._workers.values()
+        os.kill(pid, signal.SIGSTOP)
+        assert wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, PATIENCE_S)
+        while many:
+            del many[-1 if one_by_one else 0 :]
+            assert wait_until(lambda: len(worker.shares) == len(many), PATIENCE_S)
+        handle = queue.submit(tasks.pid)
+        os.kill(pid, signal.SIGCONT)
+
+        assert handle.result(PATIENCE_S) == pid
+        assert wait_until(lambda: not maps_shared(pid), PATIENCE_S)
+        assert not worker.outdated
+        check_invariants(queue)
+
+
+def count(*given: object) -> int:
+    return len(given)
 
 
 def test_I2_a_new_worker_gets_it_too() -> None:

@@ -18,14 +18,13 @@ in the pipe count, and the one attempt that was begun and has no result is the c
 import contextlib
 import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.judgement import judge_stopped
 from procq.engine.local import birth, capture, deaths, record, wire
+from procq.engine.local.lending import Lending
 from procq.engine.local.loop import READ, WRITE, Loop
 from procq.engine.local.machine import usable_cpus
 from procq.engine.local.memory import InQuestion, MemoryWatch, Weighed, is_in_question
@@ -40,7 +39,6 @@ from procq.parcel import Parcel, Payload
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
-    from procq.parcel import Share
 
 logger = Logger(__name__)
 
@@ -137,11 +135,6 @@ class LocalEngine:
         #: started, which takes milliseconds, and so does it without the lock
         self._doomed: list[Worker] = []
         self._asked: list[Worker] = []
-        #: shared memory that workers have, by its key; the keys of what is referred to no more; and whether
-        #: some worker could not be told yet
-        self._lent: dict[int, weakref.ref[Share]] = {}
-        self._outdated: deque[int] = deque()
-        self._forgetful = False
         self._closing = False
         #: whether the loop's thread has begun, and whether it must not
         self._runs = self._is_given_up = False
@@ -151,6 +144,7 @@ class LocalEngine:
         self._news: list[tuple[int, str]] = []
         self._oom_watch = deaths.OomWatch()
         self._loop = Loop()
+        self._lending = Lending(self._loop.alarm)
 
     # --- what the host asks (procq.engine.protocol.Engine) ---------------------------------------
 
@@ -346,8 +340,8 @@ class LocalEngine:
             if now >= self._review_at:
                 self._review(now)
             self._loop.ring_timers(now)
-            if self._outdated or self._forgetful:
-                self._forget_shares()
+            if self._lending.is_due:
+                self._lending.forget(self._workers.values())
             host.tick(now)
             chores = self._collect_chores(host, now)
             self._wait_s = 0.0 if chores else self._plan(host)
@@ -680,6 +674,8 @@ class LocalEngine:
                 self._dropped(worker)
             case wire.Wanted():
                 self._wanted(worker, message.key)
+            case wire.Forgotten():
+                self._lending.answered(worker)
 
     def _wanted(self, worker: Worker, key: int) -> None:
         """A worker needs shared memory: it gets what its call refers to."""
@@ -687,39 +683,11 @@ class LocalEngine:
         for share in call.shares if isinstance(call, Parcel) else ():
             if share.key == key:
                 try:
-                    worker.channel.send_descriptor(share.fd)
+                    self._lending.lend(worker, share)
                 except wire.WireError as error:
                     self._condemn(worker, str(error))
-                worker.shares.add(key)
-                if key not in self._lent:
-                    self._lent[key] = weakref.ref(share, partial(self._unshared, key))
                 return
         self._condemn(worker, "it asked for shared memory that its task was not given")
-
-    def _unshared(self, key: int, _reference: object) -> None:
-        """Shared memory is referred to no more; in whatever thread, and at whatever moment, its last user went."""
-        self._outdated.append(key)
-        self._loop.alarm()
-
-    def _forget_shares(self) -> None:
-        """Have workers let go of shared memory that is referred to no more."""
-        while self._outdated:
-            key = self._outdated.popleft()
-            del self._lent[key]
-            for worker in self._workers.values():
-                if key in worker.shares:
-                    worker.shares.remove(key)
-                    worker.outdated.add(key)
-        self._forgetful = any(self._tell_outdated(worker) for worker in self._workers.values())
-
-    def _tell_outdated(self, worker: Worker) -> bool:
-        """Tell a worker to forget; return whether there was no room for all: another turn will do."""
-        with contextlib.suppress(wire.WireError):  # the pipe is shut: its death frees all
-            for key in tuple(worker.outdated):
-                if not worker.channel.send(wire.pack_forget(key)):
-                    return True
-                worker.outdated.remove(key)
-        return False
 
     def _logged(self, worker: Worker, message: wire.Record) -> None:
         """A worker has logged something; one that logs faster than that is handled must wait.

@@ -253,7 +253,8 @@ class Worker:
                 waiting = message
                 del message  # else its inputs stay in memory all the same
             elif isinstance(message, wire.Forget):
-                forget_shared(message.key)
+                forget_shared(message.keys)
+                send(wire.FORGOTTEN_FRAME)
             elif isinstance(message, wire.Drop):
                 waiting.clear()
                 send(wire.DROPPED_FRAME)
@@ -328,11 +329,12 @@ class Worker:
         self._end.send_if_room(wire.pack_progress(token[0], token[1], done, total))
 
 
-def forget_shared(key: int) -> None:
+def forget_shared(keys: "Sequence[int]") -> None:
     """Let go of shared memory; in an initializer or a task that imported `procq.shared`, nobody else did."""
     shared = sys.modules.get("procq.shared")
     if shared is not None:
-        shared.forget(key)
+        for key in keys:
+            shared.forget(key)
 
 
 class LoggingWatch:
