@@ -20,7 +20,7 @@ from tests.support.looking import PATIENCE_S, check_invariants, engine_of, pids,
 from tests.support.process_tasks import Gate
 
 from procq import Handle, Queue, Status, task
-from procq.engine.local import engine
+from procq.engine.local import patience
 from procq.engine.local.wire import PACKET_MAX
 from procq.errors import AttemptTimeout, TaskCancelled
 
@@ -195,7 +195,7 @@ def test_D5_a_big_result_of_an_attempt_that_ended_in_time_may_arrive_later(tmp_p
 def test_D5_a_worker_that_never_finishes_its_result_is_overdue_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_TRANSFER_S", 0.2)
+    monkeypatch.setattr(patience, "TRANSFER_S", 0.2)
     gate = Gate(tmp_path)
     limited = task(tasks.announced_big, timeout=1)
     with Queue(workers=1, kill_grace=0.1) as queue:
@@ -207,7 +207,7 @@ def test_D5_a_worker_that_never_finishes_its_result_is_overdue_all_the_same(
 
 
 def test_D5_a_worker_that_never_reads_its_payload_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_TRANSFER_S", 0.2)
+    monkeypatch.setattr(patience, "TRANSFER_S", 0.2)
     limited = task(tasks.length, timeout=0.3)
     data = bytes(50 * MiB)
     with Queue(workers=1, kill_grace=0.1) as queue:

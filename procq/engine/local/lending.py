@@ -21,10 +21,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.local import wire
+from procq.parcel import Parcel
 
 if TYPE_CHECKING:
     from procq.engine.local.roster import Worker
-    from procq.parcel import Share
+    from procq.parcel import Payload, Share
 
 #: So many keys go in one frame: 8 KB, which leaves room for the biggest packet in a pipe of default size.
 KEYS_MAX: Final = 1000
@@ -54,16 +55,20 @@ class Lending:
         """Whether `forget` has something to do."""
         return bool(self._gone) or self._has_more
 
-    def lend(self, worker: "Worker", share: "Share") -> None:
-        """Send a worker the memory that it waits for.
+    def lend(self, worker: "Worker", call: "Payload", key: int) -> None:
+        """Send a worker the memory that it waits for, if the call that it runs refers to it.
 
         Raises:
-            WireError: It does not wait, or has shut its end.
+            WireError: The call does not; or the worker does not wait, or has shut its end.
         """
-        worker.channel.send_descriptor(share.fd)
-        worker.shares.add(share.key)
-        if share.key not in self._lent:
-            self._lent[share.key] = weakref.ref(share, partial(self._unshared, share.key))
+        for share in call.shares if isinstance(call, Parcel) else ():
+            if share.key == key:
+                worker.channel.send_descriptor(share.fd)
+                worker.shares.add(key)
+                if key not in self._lent:
+                    self._lent[key] = weakref.ref(share, partial(self._unshared, key))
+                return
+        raise wire.WireError("it asked for shared memory that its task was not given")
 
     def _unshared(self, key: int, _reference: object) -> None:
         """Take note that shared memory is referred to no more."""
