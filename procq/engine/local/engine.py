@@ -10,8 +10,8 @@ and for the chores of `_turn`.  Nothing here unpickles, and nothing blocks while
 
 The engine knows which attempt each worker runs and which ones wait ahead of it; priorities,
 retries and graphs are the host's.  Its parts know nothing of it: `Crew` says which workers there
-are, `Lookout` what the loop watches of them, `Patience` how long they may keep it waiting,
-`Lending`, `Weighing` and `record.Intake` what their names say.
+are, `Lookout` what the loop watches of them, `Patience` how long they may keep it waiting; `Drive`,
+`Lending`, `Weighing` and `record.Intake` do what their names say.
 
 The kernel keeps count of what a worker has begun (`Channel`), so after a death the blame is certain:
 what has not been begun comes back uncharged, results still in the pipe count, and the one attempt
@@ -19,7 +19,6 @@ that was begun and has no result is the culprit (D4).
 """
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Final, final
 from procq.engine.judgement import judge_stopped
 from procq.engine.local import birth, deaths, patience, record, wire
 from procq.engine.local.crew import Crew
+from procq.engine.local.drive import Drive
 from procq.engine.local.lending import Lending
 from procq.engine.local.lookout import Lookout
 from procq.engine.local.loop import Loop
@@ -37,15 +37,12 @@ from procq.engine.local.patience import Patience
 from procq.engine.local.roster import LONG_S, State, Worker
 from procq.engine.local.weighing import Weighing
 from procq.engine.protocol import Attempt, Host, StopReason
-from procq.errors import EngineError, WorkerStartError
-from procq.log import CRITICAL, Logger
+from procq.errors import WorkerStartError
 from procq.outcome import Ended
 from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
-
-logger = Logger(__name__)
 
 #: Attempts bigger than this are not sent ahead: what waits in a pipe must be one packet.
 _AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
@@ -107,6 +104,7 @@ class LocalEngine:
             tasks_per_worker=float("inf") if max_tasks_per_worker is None else max_tasks_per_worker,
             capture=capture,
         )
+        self._drive = Drive(self._loop, self._crew, self._turn)
         self._patience = Patience(self._crew, self._lookout)
         self._records = record.Intake(self._lookout.watch_stream)
         self._lending = Lending(self._loop.alarm)
@@ -129,8 +127,6 @@ class LocalEngine:
         self._hungry: set[Worker] = set()
         #: workers with something in their outbox
         self._to_flush: list[Worker] = []
-        #: whether the loop's thread has begun, and whether it must not
-        self._runs = self._is_given_up = False
         #: how long the next turn may sleep
         self._wait_s = 0.0
 
@@ -153,22 +149,8 @@ class LocalEngine:
         if self._crew.is_closing:
             raise WorkerStartError("the start of this queue was interrupted, say by Ctrl-C; make a new Queue")
         self._host = host
-        # A daemon, so that a forgotten queue cannot keep the interpreter from ending; the exit
-        # hook of `Queue` kills its workers before daemons are frozen (contract G4).
-        thread = threading.Thread(target=self._run, name="procq-supervisor", daemon=True)
         try:
-            self._loop.open()
-            try:
-                thread.start()
-            except BaseException:
-                # Ctrl-C may have come once the thread was running: then the loop is its to close.
-                with host.lock:
-                    self._crew.is_closing = True
-                    if not self._runs:
-                        self._is_given_up = True
-                        self._loop.close()
-                self._loop.alarm()
-                raise
+            self._drive.start(host)
         except (OSError, RuntimeError) as error:
             raise WorkerStartError(f"cannot start the queue: {error}") from error
 
@@ -279,27 +261,6 @@ class LocalEngine:
         return [worker.pid for worker in self._workers.values()]
 
     # --- the loop ------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        """Turn until everything is closed; the outermost frame of the supervisor's thread."""
-        host = self._require_host()
-        with host.lock:
-            if self._is_given_up:
-                return
-            self._runs = True
-        try:
-            while self._turn(host):
-                pass
-        except BaseException as error:
-            # Not even a bug of procq may leave callers waiting for ever: end everything, and loudly.
-            if not isinstance(error, EngineError):
-                logger.log(CRITICAL, "procq's supervisor thread failed; please report this", exc_info=True)
-            host.failed(error)
-            self._crew.abandon()
-        finally:
-            with host.lock:
-                self._loop.close()
-            host.closed()
 
     def _turn(self, host: Host) -> bool:
         """Wait, then handle what happened; False when all is over."""
