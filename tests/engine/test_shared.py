@@ -17,6 +17,7 @@ from tests.support.process_tasks import Gate
 
 import procq
 from procq import Queue
+from procq.engine.local import lending
 from procq.errors import WorkerCrashed
 
 #: Packets of the smallest size: a pipe of default size holds some 270.
@@ -68,8 +69,11 @@ def test_I2_a_busy_worker_lets_go_when_it_can(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_I2_a_worker_that_does_not_read_meanwhile_is_told_of_all_and_lives(*, one_by_one: bool) -> None:
+def test_I2_a_worker_that_does_not_read_meanwhile_is_told_of_all_and_lives(
+    *, one_by_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many go, together or one after the other, its pipe has room for its next task."""
+    monkeypatch.setattr(lending, "KEYS_MAX", MORE_THAN_A_PIPE_HOLDS // 3)  # what is left is told when it answers
     many = [procq.share(number) for number in range(MORE_THAN_A_PIPE_HOLDS)]
     with Queue(workers=1) as queue:
         for start in range(0, len(many), 50):
