@@ -2,7 +2,7 @@
 
     Shared --pickled as an argument--> its key, and the call keeps the Shared alive
     worker --WANTED, key--> supervisor --descriptor--> worker, which maps it and keeps it mapped
-    Shared gone --FORGET, key--> workers that have it
+    Shared gone --FORGET, keys--> workers that have it
 
 The memory is a sealed `memfd`: it has no name that could be left behind, and nobody can write to
 it.  It holds a pickle and the buffers that stand beside it; each attempt unpickles anew, so that it
@@ -12,6 +12,7 @@ gets objects of its own around buffers that are everybody's.
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from io import FileIO
 from itertools import count
@@ -189,7 +190,7 @@ class _Memory:
         # All at once: page by page, the first reading would take a third longer.
         # Private, though nobody writes: before Linux 6.7 what is sealed against writing cannot be mapped shared.
         flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0)
-        view = memoryview(mmap.mmap(fd, size, flags=flags, prot=mmap.PROT_READ))
+        view = memoryview(_mapped(fd, size, flags))
         (number,) = _COUNT.unpack_from(view, size - _COUNT.size)
         sizes = list(struct.unpack_from(f"<{number}Q", view, size - _COUNT.size * (number + 1)))
         data, *buffers = (view[start:end] for start, end in _places(sizes))
@@ -198,6 +199,13 @@ class _Memory:
     def load(self) -> object:
         """Unpickle what it holds."""
         return payload.loads_once(self._parcel)
+
+
+def _mapped(fd: int, size: int, flags: int) -> mmap.mmap:
+    """Map memory for reading; before Python 3.13 a mapping keeps a duplicate of the descriptor."""
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(fd, size, flags=flags, prot=mmap.PROT_READ, trackfd=False)
+    return mmap.mmap(fd, size, flags=flags, prot=mmap.PROT_READ)
 
 
 # --- in a worker -------------------------------------------------------------------------------
@@ -213,14 +221,33 @@ def _value_of(key: int) -> object:
         return block.load()
     memory = _fetched.get(key)
     if memory is None:
-        if payload.fetch_shared is None:
-            raise LookupError("a shared object can only be had in the process that shared it, and in its workers")
+        memory = _fetched[key] = _fetch(key)
+    return memory.load()
+
+
+def _fetch(key: int) -> _Memory:
+    """Get shared memory from the supervisor.
+
+    Raises:
+        LookupError: This is neither the process that made it nor the main thread of a worker.
+        OSError: There is no memory or descriptor for it.
+    """
+    if payload.fetch_shared is None:
+        raise LookupError("a shared object can only be had in the process that shared it, and in its workers")
+    if sys.version_info < (3, 13) and 0 < os.sysconf("SC_OPEN_MAX") // 2 <= len(_fetched):
+        # The other half is the tasks' own.  What goes is fetched anew when it is wanted again.
+        del _fetched[next(iter(_fetched))]
+    try:
         fd = payload.fetch_shared(key)
         try:
-            memory = _fetched[key] = _Memory(fd)
+            return _Memory(fd)
         finally:
             os.close(fd)
-    return memory.load()
+    except OSError as error:
+        raise OSError(
+            f"shared memory cannot be mapped ({error}); with Python before 3.13 each shared object that a task reads "
+            "takes a descriptor: raise their limit (ulimit -n), or share fewer and bigger objects"
+        ) from error
 
 
 def forget(key: int) -> None:

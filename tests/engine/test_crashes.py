@@ -15,7 +15,7 @@ from tests.support.looking import PATIENCE_S, check_invariants, engine_of, pids,
 from tests.support.process_tasks import Gate
 
 from procq import Queue, Status, TaskResult, task
-from procq.engine.local import engine, wire
+from procq.engine.local import patience, wire
 from procq.errors import AttemptTimeout, WorkerCrashed
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
@@ -28,7 +28,7 @@ def lines(path: Path) -> list[str]:
 @pytest.fixture
 def briefly_hung_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a worker that hung up and lives on for a cheat after a moment, not after a whole second."""
-    monkeypatch.setattr(engine, "_HANG_UP_S", 0.2)
+    monkeypatch.setattr(patience, "_HANG_UP_S", 0.2)
 
 
 # --- the worker dies under a task ---
@@ -140,7 +140,7 @@ def test_H02_one_crash_leaves_the_others_and_the_queue_alone() -> None:
         assert "code 3" in str(handles[7].error)
         with queue._supervisor.lock:
             # Not those that there are: the one that died is replaced now or in a moment.
-            started = engine_of(queue)._staffing.floor
+            started = engine_of(queue)._crew._staffing.floor
         wait_idle(queue, started)
         killed = min(pids(queue))
         os.kill(killed, signal.SIGKILL)
@@ -356,7 +356,7 @@ def test_H5_a_worker_that_sends_garbage_is_ended(data: bytes, text: str) -> None
 @pytest.mark.parametrize("size", [1, 55, 60, 100_000])
 def test_H5_a_worker_that_does_not_go_on_with_its_message_is_ended(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timeout is set, so nothing else would end it."""
-    monkeypatch.setattr(engine, "_TRANSFER_S", 0.2)
+    monkeypatch.setattr(patience, "TRANSFER_S", 0.2)
     report = in_one(wire.pack_success(1, 1, bytes(1_000_000), 0.0, 1.0, 0.0, 0))
     with Queue(workers=1) as queue:
         error = queue.submit(tasks.send_up, report[:size]).exception(PATIENCE_S)
@@ -369,7 +369,7 @@ def test_H5_a_worker_that_does_not_go_on_with_its_message_is_ended(size: int, mo
 
 def test_D5_half_a_log_record_is_no_report_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a task that logs without a pause there nearly always is one."""
-    monkeypatch.setattr(engine, "_TRANSFER_S", 3600.0)
+    monkeypatch.setattr(patience, "TRANSFER_S", 3600.0)
     head = wire._UP_HEAD.pack(wire._LOG, 20_000, 0)
     with Queue(workers=1) as queue:
         handle = queue.submit(task(tasks.send_up, timeout=0.3).spec(head + bytes(10_000)))
@@ -377,7 +377,7 @@ def test_D5_half_a_log_record_is_no_report_that_is_on_its_way(monkeypatch: pytes
 
 
 def test_H5_a_message_may_take_its_time_as_long_as_it_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_TRANSFER_S", 0.5)
+    monkeypatch.setattr(patience, "TRANSFER_S", 0.5)
     progress = wire.pack_progress(2**40, 1, 1.0, 2.0)  # of a task that there is not: nobody minds it
     with Queue(workers=1) as queue:
         assert queue.submit(tasks.send_up_slowly, progress, 4, 0.1).result(PATIENCE_S) is None

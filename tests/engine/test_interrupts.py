@@ -58,7 +58,9 @@ def loops() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "procq-supervisor"]
 
 
-STARTING = (*SUPERVISOR, "procq.queue", "procq.interrupts", "procq.engine.local.engine")
+STARTING = (
+    *SUPERVISOR, "procq.queue", "procq.interrupts", "procq.engine.local.engine", "procq.engine.local.drive",
+)  # fmt: skip
 #: Where a handler that waits for nothing makes Python lose a descriptor or a lock before anybody has it.
 BELOW = ("procq.engine.local.loop", "threading")
 

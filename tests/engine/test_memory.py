@@ -172,12 +172,11 @@ def test_D10_an_attempt_does_not_pay_for_the_one_that_was_weighed_before_it(tmp_
         handle = queue.submit(tasks.pass_gate, gate.path, "unharmed")
         pid = gate.wait_begun()
         engine = engine_of(queue)
-        watch = engine._memory
-        assert watch is not None
+        assert engine._weighing is not None
         with queue._supervisor.lock:
             (worker,) = engine._workers.values()
             heavy = memory.Load(used_bytes=10**12, processes=1, own_bytes=10**12)
-            engine._see_to(watch, memory.Weighed(worker, worker.running, worker.fence - 1, heavy))
+            engine._weighing.see_to(memory.Weighed(worker, worker.running, worker.fence - 1, heavy))
             assert worker.heavy, "it is weighed again once this has ended"
         gate.open()
 
@@ -285,9 +284,9 @@ def test_B3_an_idle_queue_with_limits_does_not_wake(tmp_path: Path) -> None:
         gate.open()
         handle.result(PATIENCE_S)
         wait_idle(queue, 1)
-        watch = engine_of(queue)._memory
-        assert watch is not None
-        assert wait_until(lambda: not watch.is_awaited, PATIENCE_S)
+        weighing = engine_of(queue)._weighing
+        assert weighing is not None
+        assert wait_until(lambda: not weighing._memory.is_awaited, PATIENCE_S)
         turns = engine_of(queue).turns
         threading.Event().wait(0.5)  # nothing shall happen, and nothing tells so
 

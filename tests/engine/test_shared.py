@@ -2,7 +2,9 @@
 
 import gc
 import os
+import resource
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,12 +14,18 @@ from tests.support import arrays, process_tasks as tasks
 from tests.support.arrays import Array, array
 from tests.support.interrupting import Interrupter, first_calls
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
-from tests.support.looking import PATIENCE_S, check_invariants, pids
+from tests.support.looking import PATIENCE_S, check_invariants, engine_of, pids
 from tests.support.process_tasks import Gate
 
 import procq
 from procq import Queue
+from procq.engine.local import lending
 from procq.errors import WorkerCrashed
+
+#: Packets of the smallest size: a pipe of default size holds some 270.
+MORE_THAN_A_PIPE_HOLDS = 300
+#: Descriptors that a worker may have open, in some tests.
+FEW = 64
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -59,6 +67,72 @@ def test_I2_a_busy_worker_lets_go_when_it_can(tmp_path: Path) -> None:
         gate.open()
         held.result(PATIENCE_S)
         assert wait_until(lambda: not maps_shared(pid), PATIENCE_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_I2_a_worker_that_does_not_read_meanwhile_is_told_of_all_and_lives(
+    *, one_by_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many go, together or one after the other, its pipe has room for its next task."""
+    monkeypatch.setattr(lending, "KEYS_MAX", MORE_THAN_A_PIPE_HOLDS // 3)  # what is left is told when it answers
+    many = [procq.share(number) for number in range(MORE_THAN_A_PIPE_HOLDS)]
+    with Queue(workers=1) as queue:
+        for start in range(0, len(many), 50):
+            assert queue.submit(count, *many[start : start + 50]).result(PATIENCE_S) == len(many[start : start + 50])
+        (pid,) = pids(queue)
+        assert mappings(pid) == len(many)
+        (worker,) = engine_of(queue)._workers.values()
+        os.kill(pid, signal.SIGSTOP)
+        assert wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, PATIENCE_S)
+        while many:
+            del many[-1 if one_by_one else 0 :]
+            assert wait_until(lambda: len(worker.shares) == len(many), PATIENCE_S)
+        handle = queue.submit(tasks.pid)
+        os.kill(pid, signal.SIGCONT)
+
+        assert handle.result(PATIENCE_S) == pid
+        assert wait_until(lambda: not maps_shared(pid), PATIENCE_S)
+        assert not worker.outdated
+        check_invariants(queue)
+
+
+def test_I2_a_worker_with_few_descriptors_reads_more_objects_than_those() -> None:
+    """Each mapping took one, for as long as its object was referred to; the tasks' own files had none left."""
+    many = [procq.share(Array(bytes([number]) * 100_000)) for number in range(2 * FEW)]
+    with Queue(workers=1, initializer=allow_few_descriptors) as queue:
+        for _ in range(2):
+            ends = [queue.submit(ends_and_descriptors, shared.out).result(PATIENCE_S) for shared in many]
+            assert [first for (_, first, _), _ in ends] == list(range(2 * FEW))
+            assert max(descriptors for _, descriptors in ends) <= FEW // 2 + 10
+        assert len(pids(queue)) == 1
+
+
+def test_I2_a_task_that_reads_more_than_there_are_descriptors_fails_alone_and_says_so() -> None:
+    many = [procq.share(Array(bytes([number]) * 100_000)) for number in range(2 * FEW)]
+    with Queue(workers=1, initializer=allow_few_descriptors) as queue:
+        pid = queue.submit(tasks.pid).result(PATIENCE_S)
+        handle = queue.submit(count, *many)
+        if sys.version_info >= (3, 13):
+            assert handle.result(PATIENCE_S) == len(many)
+        else:
+            error = handle.exception(PATIENCE_S)
+            assert isinstance(error, procq.errors.RemoteError)
+            assert "takes a descriptor: raise their limit (ulimit -n)" in str(error)
+        assert queue.submit(count, *many[: FEW // 4]).result(PATIENCE_S) == FEW // 4
+        assert pids(queue) == {pid}
+
+
+def allow_few_descriptors() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, FEW))
+
+
+def ends_and_descriptors(given: Array) -> tuple[tuple[int, int, int], int]:
+    return arrays.ends(given), len(list(Path("/proc/self/fd").iterdir()))
+
+
+def count(*given: object) -> int:
+    return len(given)
 
 
 def test_I2_a_new_worker_gets_it_too() -> None:

@@ -13,7 +13,7 @@ from tests.support.looking import PATIENCE_S, check_invariants, pids, run_file, 
 from tests.support.process_tasks import Gate
 
 from procq import Queue, Status, task
-from procq.engine.local import engine
+from procq.engine.local import patience
 from procq.errors import AttemptTimeout
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
@@ -191,7 +191,7 @@ def test_H5_a_worker_that_was_stopped_while_it_was_idle_is_replaced_and_nobody_c
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads no task; so the attempt has not begun, and does elsewhere."""
-    monkeypatch.setattr(engine, "_TRANSFER_S", 0.2)
+    monkeypatch.setattr(patience, "TRANSFER_S", 0.2)
     limited = task(tasks.length, timeout=0.2)
     with Queue(workers=1, kill_grace=0.1) as queue:
         pid = queue.submit(tasks.pid).result(PATIENCE_S)
@@ -251,7 +251,7 @@ def test_H5_a_stopped_worker_whose_task_was_taken_back_does_not_hold_up_the_next
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It never says that it has forgotten the task."""
-    monkeypatch.setattr(engine, "_TRANSFER_S", 0.2)
+    monkeypatch.setattr(patience, "TRANSFER_S", 0.2)
     with Queue(workers=1) as queue:
         pid = queue.submit(tasks.pid).result(PATIENCE_S)
         os.kill(pid, signal.SIGSTOP)

@@ -264,6 +264,7 @@ def test_the_small_messages_survive() -> None:
 
     assert isinstance(the_message(wire.READY_FRAME), wire.Ready)
     assert isinstance(the_message(wire.DROPPED_FRAME), wire.Dropped)
+    assert isinstance(the_message(wire.FORGOTTEN_FRAME), wire.Forgotten)
     assert isinstance(wire.unpack_down(wire.DROP_FRAME), wire.Drop)
     assert isinstance(wire.unpack_down(wire.EXIT_FRAME), wire.Leave)
 
@@ -287,6 +288,18 @@ def test_a_log_record_survives(
     assert record.size > len("".join(texts))
 
 
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=20))
+def test_the_keys_to_forget_survive(keys: list[int]) -> None:
+    frame = wire.pack_forget(keys)
+
+    message = wire.unpack_down(frame)
+
+    assert isinstance(message, wire.Forget)
+    assert list(message.keys) == keys
+    with pytest.raises(wire.WireError):
+        wire.unpack_down(frame + b"x")
+
+
 def test_levels_beyond_all_that_is_used_are_as_good_as_the_highest() -> None:
     levels = {"no": 10**12, "all": -(10**12)}
     hello = wire.Hello(1, cpus=1, workers=1, path=[], argv=[], jobs={}, levels=levels, disable=10**12)
@@ -308,7 +321,7 @@ def test_a_big_failure_to_start_survives() -> None:
     assert len(failed.message) == wire.PACKET_MAX
 
 
-@given(st.lists(st.sampled_from(range(8)), max_size=12), st.data())
+@given(st.lists(st.sampled_from(range(9)), max_size=12), st.data())
 def test_frames_behind_each_other_are_read_in_their_order_wherever_they_are_cut(
     kinds: list[int], data: st.DataObject
 ) -> None:
@@ -329,7 +342,9 @@ def test_frames_behind_each_other_are_read_in_their_order_wherever_they_are_cut(
         assert sizes is None or sum(sizes) == len(VALID_UP[kinds[len(messages)]])
 
 
-@pytest.mark.parametrize("kind", [wire._READY, wire._DROPPED, wire._PROGRESS, wire._LOG, wire._START_FAILED])
+@pytest.mark.parametrize(
+    "kind", [wire._READY, wire._DROPPED, wire._FORGOTTEN, wire._PROGRESS, wire._LOG, wire._START_FAILED]
+)
 def test_nobody_waits_for_what_a_message_never_has(kind: int) -> None:
     with pytest.raises(wire.WireError):
         wire.frame_sizes(wire._UP_HEAD.pack(kind, 28, 1))
@@ -373,6 +388,7 @@ VALID_UP = [
     wire.pack_progress(1, 2, 3.0, 4.0),
     wire.READY_FRAME,
     wire.DROPPED_FRAME,
+    wire.FORGOTTEN_FRAME,
     wire.pack_record(RECORD),
 ]
 #: Several in one packet; cut where one ends it is a message of those before.
@@ -410,7 +426,7 @@ def test_random_bytes_are_a_message_or_a_wire_error(head: bytes, body: bytes | N
 
 @given(st.integers(0, 255), st.binary(max_size=200), st.none() | st.binary(max_size=50))
 def test_random_bytes_of_a_known_kind_are_a_message_or_a_wire_error(kind: int, rest: bytes, body: bytes | None) -> None:
-    decode_both(bytes([kind % 13]) + rest, body)
+    decode_both(bytes([kind % 18]) + rest, body)
     decode_both(bytes([kind % 13, 0, 0, 0]) + rest, body)
 
 

@@ -4,53 +4,48 @@
     caller threads <--results, while they submit or wait (look, look_at)-- workers
     loop thread    <--results, deaths (pidfd), wake-ups, timers-- workers
 
-Who touches what: everything of `LocalEngine` is touched under the host's lock only, by whichever
-thread holds it; the loop's thread gives the lock up while it waits in the selector, while it
-spawns, and while it looks for what a worker to be stopped or killed has started.  Nothing here
-unpickles, and nothing blocks while the lock is held.
+Who touches what: everything of `LocalEngine` and of its parts is touched under the host's lock only,
+by whichever thread holds it; the loop's thread gives the lock up while it waits in the selector,
+and for the chores of `_turn`.  Nothing here unpickles, and nothing blocks while the lock is held.
 
 The engine knows which attempt each worker runs and which ones wait ahead of it; priorities,
-retries and graphs are the host's.  The kernel keeps count of what a worker has begun (`Channel`),
-so after a death the blame is certain: what has not been begun comes back uncharged, results still
-in the pipe count, and the one attempt that was begun and has no result is the culprit (D4).
+retries and graphs are the host's.  Its parts know nothing of it: `Crew` says which workers there
+are, `Lookout` what the loop watches of them, `Patience` how long they may keep it waiting; `Drive`,
+`Lending`, `Weighing` and `record.Intake` do what their names say.
+
+The kernel keeps count of what a worker has begun (`Channel`), so after a death the blame is certain:
+what has not been begun comes back uncharged, results still in the pipe count, and the one attempt
+that was begun and has no result is the culprit (D4).
 """
 
 import contextlib
-import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.judgement import judge_stopped
-from procq.engine.local import birth, capture, deaths, record, wire
-from procq.engine.local.loop import READ, WRITE, Loop
-from procq.engine.local.machine import usable_cpus
-from procq.engine.local.memory import InQuestion, MemoryWatch, Weighed, is_in_question
+from procq.engine.local import birth, deaths, patience, record, wire
+from procq.engine.local.crew import Crew
+from procq.engine.local.drive import Drive
+from procq.engine.local.lending import Lending
+from procq.engine.local.lookout import Lookout
+from procq.engine.local.loop import Loop
+from procq.engine.local.memory import MemoryWatch
 from procq.engine.local.pace import UNKNOWN_S, Paces
+from procq.engine.local.patience import Patience
 from procq.engine.local.roster import LONG_S, State, Worker
-from procq.engine.local.staffing import Staffing
+from procq.engine.local.weighing import Weighing
 from procq.engine.protocol import Attempt, Host, StopReason
-from procq.errors import EngineError, WorkerStartError
-from procq.log import CRITICAL, ERROR, WARNING, Logger
-from procq.outcome import Ended, class_names
-from procq.parcel import Parcel, Payload
+from procq.errors import WorkerStartError
+from procq.outcome import Ended
+from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
-    from procq.parcel import Share
 
-logger = Logger(__name__)
-
-#: Workers spawned before the loop looks at its messages again (about 1 ms each).
-_SPAWNS_PER_TURN: Final = 4
 #: Attempts bigger than this are not sent ahead: what waits in a pipe must be one packet.
 _AHEAD_MAX_BYTES: Final = wire.PACKET_MAX - 1024
-#: From telling an idle worker to leave until it is killed: time for its exit hooks.  Below the
-#: second by which a shutdown may be late (G2), since it may come on top of the grace of another.
-_LEAVE_S: Final = 0.8
 #: From handing an attempt out until it begins, on a machine with other work to do; its time must
 #: not be over before it has had it (D5).
 _SETTING_OUT_S: Final = 0.005
@@ -60,18 +55,10 @@ _SETTING_OUT_S: Final = 0.005
 _LOOK_EVERY_S: Final = 0.0003
 #: An attempt that should last no longer than this is looked for by the thread that waits for it.
 _IMMINENT_S: Final = 0.00005
-#: From the end of a worker's pipes to its death: some milliseconds while it frees its memory.
-_HANG_UP_S: Final = 1.0
-#: How long a worker may take to read a big payload, to move on with a big result, or to answer when
-#: it has nothing else to do; far more than any honest one needs.
-_TRANSFER_S: Final = 10.0
 #: Reads after which a result that must be in the pipe already would have been read: what is in
 #: the kernel's buffers is at most some MiB, and one read takes a tenth of one.  Who says more is
 #: a flood, log records say, and must not hold up the loop.
 _READS_MAX: Final = 64
-
-#: The timers of captured streams, by the streams' numbers.
-_OUTPUTS: Final = ("stdout", "stderr")
 
 
 @final
@@ -103,28 +90,35 @@ class LocalEngine:
         memory: MemoryWatch | None = None,
         capture: bool = False,
     ) -> None:
-        self._staffing = Staffing(workers)
-        self._cpus = usable_cpus()
-        self._kill_grace_s = kill_grace_s
-        self._start_timeout_s = start_timeout_s
-        self._initializer = initializer
-        self._jobs = jobs
-        self._tasks_per_worker = float("inf") if max_tasks_per_worker is None else max_tasks_per_worker
-        self._memory = memory
-        self._capture = capture
         self._host: Host | None = None
-        self._workers: dict[int, Worker] = {}
-        self._worker_ids = 0
-        #: the last to become idle is the first to be used again: its caches are warm
-        self.idle: list[Worker] = []
-        #: busy workers to which more may be sent ahead; one that was filled up comes back when it runs low
-        self.roomy: dict[Worker, None] = {}
+        self._loop = Loop()
+        self._lookout = Lookout(self._loop, read=self._read, transferred=self._transfer_done, died=self._died)
+        self._crew = Crew(
+            self._lookout,
+            self._loop.wake,
+            limit=workers,
+            kill_grace_s=kill_grace_s,
+            start_timeout_s=start_timeout_s,
+            initializer=initializer,
+            jobs=jobs,
+            tasks_per_worker=float("inf") if max_tasks_per_worker is None else max_tasks_per_worker,
+            capture=capture,
+        )
+        self._drive = Drive(self._loop, self._crew, self._turn)
+        self._patience = Patience(self._crew, self._lookout)
+        self._records = record.Intake(self._lookout.watch_stream)
+        self._lending = Lending(self._loop.alarm)
+        self._weighing = None if memory is None else Weighing(memory, self._loop, self._crew, self._stop)
+        self._oom_watch = deaths.OomWatch()
+        self._initializer = initializer
+        # The crew's own tables, which are looked at all the time.
+        self._workers = self._crew.workers
+        self.idle = self._crew.idle
+        self.roomy = self._crew.roomy
         #: how many attempts wait ahead of workers
         self._ahead = 0
         self._paces = Paces()
         self._review_at = 0.0
-        #: busy or not, by the descriptor on which they speak
-        self._speakers: dict[int, Worker] = {}
         #: when a caller's thread looks what they have said, if the loop has not by then
         self._look_at = 0.0
         #: at most so many are ahead of one worker now
@@ -133,24 +127,8 @@ class LocalEngine:
         self._hungry: set[Worker] = set()
         #: workers with something in their outbox
         self._to_flush: list[Worker] = []
-        #: workers to be killed, and workers just asked to stop: the loop looks for what they have
-        #: started, which takes milliseconds, and so does it without the lock
-        self._doomed: list[Worker] = []
-        self._asked: list[Worker] = []
-        #: shared memory that workers have, by its key; the keys of what is referred to no more; and whether
-        #: some worker could not be told yet
-        self._lent: dict[int, weakref.ref[Share]] = {}
-        self._outdated: deque[int] = deque()
-        self._forgetful = False
-        self._closing = False
-        #: whether the loop's thread has begun, and whether it must not
-        self._runs = self._is_given_up = False
         #: how long the next turn may sleep
         self._wait_s = 0.0
-        #: what is to be logged: not under the lock, which a handler of the program may want too
-        self._news: list[tuple[int, str]] = []
-        self._oom_watch = deaths.OomWatch()
-        self._loop = Loop()
 
     # --- what the host asks (procq.engine.protocol.Engine) ---------------------------------------
 
@@ -168,25 +146,11 @@ class LocalEngine:
             WorkerStartError: This is no Linux, or the system has no thread or descriptor to spare.
         """
         birth.check_platform()
-        if self._closing:
+        if self._crew.is_closing:
             raise WorkerStartError("the start of this queue was interrupted, say by Ctrl-C; make a new Queue")
         self._host = host
-        # A daemon, so that a forgotten queue cannot keep the interpreter from ending; the exit
-        # hook of `Queue` kills its workers before daemons are frozen (contract G4).
-        thread = threading.Thread(target=self._run, name="procq-supervisor", daemon=True)
         try:
-            self._loop.open()
-            try:
-                thread.start()
-            except BaseException:
-                # Ctrl-C may have come once the thread was running: then the loop is its to close.
-                with host.lock:
-                    self._closing = True
-                    if not self._runs:
-                        self._is_given_up = True
-                        self._loop.close()
-                self._loop.alarm()
-                raise
+            self._drive.start(host)
         except (OSError, RuntimeError) as error:
             raise WorkerStartError(f"cannot start the queue: {error}") from error
 
@@ -205,8 +169,7 @@ class LocalEngine:
     @property
     def growing(self) -> bool:
         """Whether more workers may be started for what is ready."""
-        staffing = self._staffing
-        return len(self._workers) < staffing.limit and not self._closing and not staffing.has_failed
+        return self._crew.growing
 
     def start(self, attempt: Attempt) -> None:
         """Hand an attempt to the worker that became idle last."""
@@ -216,10 +179,8 @@ class LocalEngine:
         self._begin(worker, attempt, time.monotonic())
         self._post(worker, attempt, attempt.fence)
         self._mind_room(worker)
-        if self._memory is not None:
-            worker.weighed = False
-            if not self._memory.is_awaited:
-                self._await_look(self._memory)
+        if self._weighing is not None:
+            self._weighing.begun(worker)
 
     def fits_ahead(self, attempt: Attempt) -> bool:
         """Whether an attempt fits in one packet."""
@@ -259,7 +220,7 @@ class LocalEngine:
             if attempt.place is not worker or worker.running is attempt:
                 return False
             self._read(worker)
-        self._condemn(worker, "it claimed tasks that it has not run")
+        self._crew.condemn(worker, "it claimed tasks that it has not run")
         self._give_back(worker, len(worker.ahead))
         return True
 
@@ -278,13 +239,7 @@ class LocalEngine:
 
     def close(self, *, at_once: bool) -> None:
         """Let all workers go, or kill them."""
-        self._closing = True
-        for worker in list(self._workers.values()):
-            if at_once or worker.state is not State.IDLE:
-                self._kill(worker)
-            else:
-                self._let_go(worker)
-        self.wake()
+        self._crew.close(at_once=at_once)
 
     def step(self, _until: float | None) -> bool:
         """Attempts run by themselves."""
@@ -292,48 +247,20 @@ class LocalEngine:
 
     def resize(self, workers: int) -> None:
         """Change how many workers there may be; those too many leave once they are idle."""
-        self._staffing.resize(workers)
+        self._crew.resize(workers)
         for worker in list(self.roomy):
             self._mind_room(worker)
-        while self.idle and self._too_many():
-            self._let_go(self.idle[-1])
         self.wake()
 
     def states(self) -> dict[str, int]:
         """Count workers by what they do."""
-        counts = {str(state): 0 for state in State}
-        for worker in self._workers.values():
-            counts[worker.state] += 1
-        return counts
+        return self._crew.states()
 
     def pids(self) -> list[int]:
         """Return the process ids of the workers."""
         return [worker.pid for worker in self._workers.values()]
 
     # --- the loop ------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        """Turn until everything is closed; the outermost frame of the supervisor's thread."""
-        host = self._require_host()
-        with host.lock:
-            if self._is_given_up:
-                return
-            self._runs = True
-        try:
-            while self._turn(host):
-                pass
-        except BaseException as error:
-            # Not even a bug of procq may leave callers waiting for ever: end everything, and loudly.
-            if not isinstance(error, EngineError):
-                logger.log(CRITICAL, "procq's supervisor thread failed; please report this", exc_info=True)
-            host.failed(error)
-            for worker in self._workers.values():
-                worker.process.abandon()
-            self._workers.clear()
-        finally:
-            with host.lock:
-                self._loop.close()
-            host.closed()
 
     def _turn(self, host: Host) -> bool:
         """Wait, then handle what happened; False when all is over."""
@@ -346,124 +273,26 @@ class LocalEngine:
             if now >= self._review_at:
                 self._review(now)
             self._loop.ring_timers(now)
-            if self._outdated or self._forgetful:
-                self._forget_shares()
+            if self._lending.is_due:
+                self._lending.forget(self._workers.values())
             host.tick(now)
-            chores = self._collect_chores(host, now)
+            chores = self._crew.chores(host, now)
+            if self._weighing is not None:
+                chores += self._weighing.chores(host)
             self._wait_s = 0.0 if chores else self._plan(host)
-            is_over = self._closing and not self._workers
+            is_over = self._crew.is_closing and not self._workers
             # Last: whoever is woken here needs the interpreter, which this thread gives up in `poll`.
             host.settle()
         for chore in chores:
             chore()
         return not is_over
 
-    def _collect_chores(self, host: Host, now: float) -> list[Callable[[], object]]:
-        """Take over what must be done without the lock, because it takes milliseconds."""
-        births = min(self._births(host, now), _SPAWNS_PER_TURN)
-        memory = self._memory if self._memory is not None and self._memory.is_due else None
-        if not (births or self._news or self._asked or self._doomed or memory is not None):
-            return []
-        chores: list[Callable[[], object]] = [partial(logger.log, *news) for news in self._news]
-        chores += [worker.process.descendants for worker in self._asked]
-        for worker in self._doomed:
-            chores += (worker.process.descendants, worker.process.kill)
-        if memory is not None:
-            chores.append(partial(self._weigh, host, memory, memory.to_weigh(self._workers.values())))
-        chores += [partial(self._spawn, host)] * births
-        self._news, self._asked, self._doomed = [], [], []
-        return chores
-
     def _plan(self, host: Host) -> float:
         """Decide how long to sleep; the lock is held."""
         now = time.monotonic()
         review_at = self._review_at if self._ahead else None
-        births_at = self._staffing.not_before if host.backlog and self._staffing.not_before > now else None
+        births_at = self._crew.births_at(now) if host.backlog else None
         return self._loop.plan((host.next_due(), review_at, births_at), now)
-
-    # --- births --------------------------------------------------------------------------------
-
-    def _births(self, host: Host, now: float) -> int:
-        """Return how many workers should be started now."""
-        return 0 if self._closing else self._staffing.births(len(self._workers), host.backlog, now)
-
-    def _too_many(self) -> bool:
-        """Whether there are more workers than there may be, those on their way out left aside."""
-        limit = self._staffing.limit
-        return len(self._workers) > limit and sum(worker.state.stays for worker in self._workers.values()) > limit
-
-    def _spawn(self, host: Host) -> None:
-        """Start a worker; without the lock, since it takes a millisecond."""
-        self._worker_ids += 1
-        worker_id = self._worker_ids
-        try:
-            process = birth.spawn(
-                birth.WorkerConfig(
-                    worker_id=worker_id,
-                    workers=self._staffing.limit,
-                    cpus=self._cpus,
-                    initializer=self._initializer,
-                    jobs=self._jobs(),
-                    capture=self._capture,
-                )
-            )
-        except WorkerStartError as error:
-            with host.lock:
-                self._spawn_refused(error)
-            return
-        with host.lock:
-            worker = Worker(worker_id, process, self._tasks_per_worker)
-            self._workers[worker_id] = worker
-            self._staffing.born(len(self._workers))
-            self._speakers[process.channel.stream_fd] = worker
-            self._loop.watch(process.pidfd, READ, partial(self._died, worker))
-            self._watch_stream(worker)
-            if worker.output is not None:
-                for number in range(len(worker.output.fds)):
-                    self._watch_output(worker, number)
-            self._set_timer(worker, "start", time.monotonic() + self._start_timeout_s, self._start_late)
-            if self._closing:
-                self._kill(worker)
-
-    def _spawn_refused(self, error: WorkerStartError) -> None:
-        """The system has no process or descriptor to spare: try again soon, or give up."""
-        now = time.monotonic()
-        self._staffing.refused(now)
-        if self._workers:
-            return  # the others go on; what they end makes room
-        self._start_failed(str(error))
-        self._require_host().tick(now)  # it may have been the last try, and this turn's tick is over
-
-    def _ready(self, worker: Worker) -> None:
-        """A worker has started."""
-        if worker.state is not State.STARTING:
-            return
-        self._staffing.ready()
-        self._drop_timer(worker, "start")
-        if self._too_many():
-            self._let_go(worker)
-        else:
-            worker.state = State.IDLE
-            self.idle.append(worker)
-
-    def _start_late(self, worker: Worker) -> None:
-        worker.start_late = True
-        worker.fault = f"it was not ready within start_timeout={self._start_timeout_s:g} s"
-        self._kill(worker)
-
-    def _start_failed(self, why: str) -> None:
-        """Count a failure to start; too many in a row end the work (contract D11)."""
-        others = len(self._workers) - self._staffing.starting
-        now = time.monotonic()
-        tries = self._staffing.failed(others, now)
-        if tries:
-            text = f"workers cannot start, tried {tries} times; the last time {why}"
-            self._news.append((ERROR, text))
-            self._require_host().broken(
-                Ended("error", now, now, permanent=True, error_types=class_names(WorkerStartError), message=text)
-            )
-        elif others and now < self._staffing.not_before:
-            self._news.append((WARNING, f"a worker cannot start; going on with {others}: {why}"))
 
     # --- attempts ------------------------------------------------------------------------------
 
@@ -490,20 +319,13 @@ class LocalEngine:
         One that was full must have run low first: what is sent then goes in one packet.
         """
         # Where there are too many, each shall become idle, so that those too many can leave.
-        if not worker.has_room(self._share) or self._too_many():
+        if not worker.has_room(self._share) or self._crew.too_many():
             self.roomy.pop(worker, None)
         elif worker.runs_low:
             self.roomy[worker] = None
 
     def _set_deadline(self, worker: Worker, at: float) -> None:
-        self._set_timer(worker, "deadline", at, self._overdue)
-
-    def _set_timer(self, worker: Worker, kind: str, at: float, call: Callable[[Worker], object]) -> None:
-        """Have `call(worker)` made at an instant, instead of what is set for it under the same kind."""
-        self._loop.set_timer((worker.id, kind), at, partial(call, worker))
-
-    def _drop_timer(self, worker: Worker, kind: str) -> None:
-        self._loop.drop_timer((worker.id, kind))
+        self._lookout.set_timer(worker, "deadline", at, self._overdue)
 
     def _post(self, worker: Worker, attempt: Attempt, fence: int) -> None:
         """Put an attempt into a worker's outbox."""
@@ -527,7 +349,7 @@ class LocalEngine:
             except wire.WireError as error:
                 del worker.outbox[: len(packet)]
                 self._take_back_from(worker)
-                self._condemn(worker, str(error))
+                self._crew.condemn(worker, str(error))
                 return
             if not sent:
                 self._return_unsent(worker)
@@ -535,8 +357,8 @@ class LocalEngine:
             del worker.outbox[: len(packet)]
         if worker.channel.sending:  # its time runs once it has everything
             if worker.running is not None and worker.running.timeout_s is not None:
-                self._set_deadline(worker, worker.begun_at + _TRANSFER_S + worker.running.timeout_s)
-            self._watch_stream(worker)
+                self._set_deadline(worker, worker.begun_at + patience.TRANSFER_S + worker.running.timeout_s)
+            self._lookout.watch_stream(worker)
 
     def _return_unsent(self, worker: Worker) -> None:
         """Give back what found the pipe full, which a few big packets make it."""
@@ -546,7 +368,7 @@ class LocalEngine:
         self._give_back(worker, min(unsent, len(worker.ahead)))
         if is_idle:  # so it has read all, and yet there is no room
             self._return_running(worker)
-            self._condemn(worker, "it takes no task")
+            self._crew.condemn(worker, "it takes no task")
         self._mind_room(worker)
 
     def _unassign(self, worker: Worker) -> Attempt | None:
@@ -556,7 +378,7 @@ class LocalEngine:
             worker.running = attempt.place = None
             self.roomy.pop(worker, None)
             if attempt.timeout_s is not None:
-                self._drop_timer(worker, "deadline")
+                self._lookout.drop_timer(worker, "deadline")
         return attempt
 
     def _read(self, worker: Worker) -> bool:
@@ -571,36 +393,17 @@ class LocalEngine:
             try:
                 inbox += channel.receive()
             except wire.WireError as error:
-                self._unwatch_stream(worker)
-                self._condemn(worker, f"it sent what is no message ({error})")
+                self._lookout.unwatch_stream(worker)
+                self._crew.condemn(worker, f"it sent what is no message ({error})")
                 return False
             if channel.receiving is not worker.speaking:
-                self._mind_message(worker)
+                self._patience.mind_message(worker)
             if not inbox:
                 if channel.hung_up:
-                    self._hung_up(worker)
+                    self._patience.hung_up(worker)
                 return False
         self._hear(worker)
         return True
-
-    def _mind_message(self, worker: Worker) -> None:
-        """A message has begun to come, or is whole: one that does not move on ends its worker."""
-        channel = worker.channel
-        worker.speaking = channel.receiving
-        if worker.speaking:
-            self._set_timer(
-                worker, "message", time.monotonic() + _TRANSFER_S, partial(self._listen, moves_before=channel.moves)
-            )
-        else:
-            self._drop_timer(worker, "message")
-
-    def _listen(self, worker: Worker, moves_before: int) -> None:
-        """See whether a message that has begun to come has moved on."""
-        has_timeout = worker.running is not None and worker.running.timeout_s is not None  # which ends it in its time
-        if worker.channel.moves == moves_before and not worker.log_held and not has_timeout:
-            self._condemn(worker, "it began a message and did not go on with it")
-        else:
-            self._mind_message(worker)
 
     def _hear(self, worker: Worker) -> None:
         """Act on what a worker has said; the hot path.
@@ -621,7 +424,7 @@ class LocalEngine:
             seq, fence, value, started_at, ended_at, cpu_s, peak_rss_bytes = message
             attempt = worker.running
             if attempt is None or attempt.seq != seq or worker.fence != fence:
-                self._condemn(worker, "it reported an attempt that it was not given")
+                self._crew.condemn(worker, "it reported an attempt that it was not given")
                 break
             # The clock is one for all processes of a machine; what a worker says is bounded all the same.
             if not worker.begun_at <= ended_at <= now:
@@ -634,7 +437,7 @@ class LocalEngine:
                 continue
             note(attempt.type, ended_at - started_at)
             if attempt.timeout_s is not None and worker.is_told:
-                self._drop_timer(worker, "deadline")
+                self._lookout.drop_timer(worker, "deadline")
             attempt.place = None
             if worker.ahead:
                 worker.begin_next(ended_at)
@@ -661,97 +464,43 @@ class LocalEngine:
             case wire.Report():
                 attempt = worker.running
                 if attempt is None or attempt.seq != message.seq or worker.fence != message.fence:
-                    self._condemn(worker, "it reported an attempt that it was not given")
+                    self._crew.condemn(worker, "it reported an attempt that it was not given")
                 else:
                     ended = message.ended
                     ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
                     ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
                     self._ended(worker, attempt, ended)
             case wire.Ready():
-                self._ready(worker)
+                self._crew.ready(worker)
             case wire.Progress():
                 if worker.running is not None and (worker.running.seq, worker.fence) == (message.seq, message.fence):
                     self._require_host().progressed(worker.running, message.done, message.total)
             case wire.Record():
-                self._logged(worker, message)
+                self._records.take(self._require_host(), worker, message)
             case wire.StartFailed():
                 worker.start_error = message
             case wire.Dropped():
                 self._dropped(worker)
             case wire.Wanted():
                 self._wanted(worker, message.key)
+            case wire.Forgotten():
+                self._lending.answered(worker)
 
     def _wanted(self, worker: Worker, key: int) -> None:
         """A worker needs shared memory: it gets what its call refers to."""
         call = self._initializer if worker.running is None else worker.running.payload
-        for share in call.shares if isinstance(call, Parcel) else ():
-            if share.key == key:
-                try:
-                    worker.channel.send_descriptor(share.fd)
-                except wire.WireError as error:
-                    self._condemn(worker, str(error))
-                worker.shares.add(key)
-                if key not in self._lent:
-                    self._lent[key] = weakref.ref(share, partial(self._unshared, key))
-                return
-        self._condemn(worker, "it asked for shared memory that its task was not given")
-
-    def _unshared(self, key: int, _reference: object) -> None:
-        """Shared memory is referred to no more; in whatever thread, and at whatever moment, its last user went."""
-        self._outdated.append(key)
-        self._loop.alarm()
-
-    def _forget_shares(self) -> None:
-        """Have workers let go of shared memory that is referred to no more."""
-        while self._outdated:
-            key = self._outdated.popleft()
-            del self._lent[key]
-            for worker in self._workers.values():
-                if key in worker.shares:
-                    worker.shares.remove(key)
-                    worker.outdated.add(key)
-        self._forgetful = any(self._tell_outdated(worker) for worker in self._workers.values())
-
-    def _tell_outdated(self, worker: Worker) -> bool:
-        """Tell a worker to forget; return whether there was no room for all: another turn will do."""
-        with contextlib.suppress(wire.WireError):  # the pipe is shut: its death frees all
-            for key in tuple(worker.outdated):
-                if not worker.channel.send(wire.pack_forget(key)):
-                    return True
-                worker.outdated.remove(key)
-        return False
-
-    def _logged(self, worker: Worker, message: wire.Record) -> None:
-        """A worker has logged something; one that logs faster than that is handled must wait.
-
-        It waits when the pipe is full, which it is when nobody reads.  Deadlines and deaths are seen all
-        the same, and what is in the pipe is read then.
-        """
-        worker.log_read += message.size
-        if not worker.log_held and worker.log_read - worker.log_handled > record.BACKLOG_BYTES:
-            worker.log_held = True
-            self._watch_stream(worker)
-        self._require_host().logged(partial(self._handle_record, worker, message))
-
-    def _handle_record(self, worker: Worker, message: wire.Record) -> None:
-        """Have a record handled; called in the host's thread for that, without the lock."""
-        record.handle(message)
-        worker.log_handled += message.size
-        # Held is set before the last of its records comes here, so one of them finds it set.
-        if worker.log_held and worker.log_read - worker.log_handled < record.BACKLOG_BYTES // 2:
-            with self._require_host().lock:
-                if worker.id in self._workers:
-                    worker.log_held = False
-                    self._watch_stream(worker)
+        try:
+            self._lending.lend(worker, call, key)
+        except wire.WireError as error:
+            self._crew.condemn(worker, str(error))
 
     def look(self, now: float) -> None:
         """Read in a caller's thread what workers have said, if the loop has not for a while."""
         if now < self._look_at or not self._workers:  # without those the loop may not even be open
             return
         self._look_at = now + _LOOK_EVERY_S
-        for fd in self._loop.ready():
-            worker = self._speakers.get(fd)
-            if worker is not None and worker.state is State.BUSY and not worker.log_held:
+        for worker in self._lookout.speakers():
+            if worker.state is State.BUSY and not worker.log_held:
                 self._read(worker)
 
     def is_imminent(self, attempt: Attempt) -> bool:
@@ -764,15 +513,6 @@ class LocalEngine:
         worker = attempt.place
         return isinstance(worker, Worker) and worker.state is State.BUSY and not worker.log_held and self._read(worker)
 
-    def _hung_up(self, worker: Worker) -> None:
-        """A worker has closed its end: its death follows at once, or it is a cheat."""
-        self._unwatch_stream(worker)
-        if worker.state is not State.DYING and not self._loop.has_timer((worker.id, "hang-up")):
-            self._set_timer(worker, "hang-up", time.monotonic() + _HANG_UP_S, self._still_there)
-
-    def _still_there(self, worker: Worker) -> None:
-        self._condemn(worker, "it closed the pipes to its supervisor")
-
     def _ended(self, worker: Worker, attempt: Attempt, ended: Ended) -> None:
         """A worker's attempt has ended otherwise than by returning, or was being stopped."""
         ended.pid = worker.pid
@@ -783,12 +523,12 @@ class LocalEngine:
         self._unassign(worker)
         if worker.stopping is not None:
             self._judge_stopped(worker, ended, worker.stopping, attempt)
-            self._kill(worker)
+            self._crew.kill(worker)
         elif ended.terminated:
             ended.outcome, ended.signal = "crash", "SIGTERM"
             ended.message = f"the worker (pid {worker.pid}) was ended by SIGTERM from outside"
             ended.value, ended.error_types, ended.permanent = None, (), False
-            self._kill(worker)
+            self._crew.kill(worker)
         else:
             self._go_on(worker, ended.ended_at)
         self._require_host().ended(attempt, fence, ended)
@@ -807,15 +547,15 @@ class LocalEngine:
         if worker.state is not State.BUSY:
             return
         if worker.dropping:  # it has nothing to do but to answer
-            self._set_timer(worker, "dropped", time.monotonic() + _TRANSFER_S, self._deaf)
+            self._patience.await_answer(worker)
         else:
             self._to_idle(worker)
 
     def _to_idle(self, worker: Worker) -> None:
         worker.state = State.IDLE
-        is_used_up = worker.left <= 0 or (self._memory is not None and self._memory.has_stayed_heavy(worker))
-        if is_used_up or self._too_many():
-            self._let_go(worker)
+        is_used_up = worker.left <= 0 or (self._weighing is not None and self._weighing.has_stayed_heavy(worker))
+        if is_used_up or self._crew.too_many():
+            self._crew.let_go(worker)
         else:
             self.idle.append(worker)
 
@@ -843,7 +583,7 @@ class LocalEngine:
         if worker.channel.receiving_big and worker.channel.moves != moves_before:
             # It has ended in time: its report is big, and may take its time as long as it moves on.
             handler = partial(self._overdue, moves_before=worker.channel.moves)
-            self._set_timer(worker, "deadline", time.monotonic() + _TRANSFER_S, handler)
+            self._lookout.set_timer(worker, "deadline", time.monotonic() + patience.TRANSFER_S, handler)
             return
         self._stop(worker, "timeout")
 
@@ -857,7 +597,7 @@ class LocalEngine:
         if worker.state is State.BUSY:
             is_too_big = worker.bulky and reason == "memory"  # taken back, it would come again, and for ever
             if not is_too_big and self._take_back_from(worker) and reason == "timeout" and worker.running is None:
-                self._kill(worker)  # it has not begun its task for so long: it must be stopped, or stuck
+                self._crew.kill(worker)  # it has not begun its task for so long: it must be stopped, or stuck
             # It may have ended; it has if the worker has begun what is still ahead.
             for _ in range(_READS_MAX):
                 if worker.running is not attempt or not (self._read(worker) or worker.ahead):
@@ -868,14 +608,9 @@ class LocalEngine:
         if worker.stopping is None or reason == "cancelled":
             worker.stopping = reason
         if at_once:
-            self._kill(worker)
+            self._crew.kill(worker)
         elif worker.state is State.BUSY:
-            worker.state = State.STOPPING
-            self.roomy.pop(worker, None)
-            worker.process.ask()
-            self._asked.append(worker)
-            self._set_timer(worker, "grace", time.monotonic() + self._kill_grace_s, self._kill)
-            self.wake()
+            self._crew.ask(worker)
         return True
 
     def _take_back_from(self, worker: Worker) -> bool:
@@ -892,7 +627,7 @@ class LocalEngine:
             worker.dropping = True
             with contextlib.suppress(wire.WireError):  # the pipe is shut: its death will tell
                 if not worker.channel.drop():
-                    self._condemn(worker, "there is no room in its pipe")
+                    self._crew.condemn(worker, "there is no room in its pipe")
         worker.cut_depth()
         was_running = unsent + revoked > len(worker.ahead)
         self._give_back(worker, min(unsent + revoked, len(worker.ahead)))
@@ -913,7 +648,7 @@ class LocalEngine:
     def _return_running(self, worker: Worker) -> None:
         """Give what a worker was to run, and has not begun, back to the host."""
         if worker.bulky:  # what is left of it would have to be sent and read for nothing
-            self._kill(worker)
+            self._crew.kill(worker)
         attempt = self._unassign(worker)
         if attempt is not None:
             worker.left += 1
@@ -923,43 +658,11 @@ class LocalEngine:
     def _dropped(self, worker: Worker) -> None:
         """A worker has forgotten what was taken back: it may be given more."""
         worker.dropping = False
-        self._drop_timer(worker, "dropped")
+        self._patience.answered(worker)
         if worker.running is not None:
             self._mind_room(worker)
         elif worker.state is State.BUSY:
             self._to_idle(worker)
-
-    def _deaf(self, worker: Worker) -> None:
-        self._condemn(worker, "it did not answer")
-
-    def _condemn(self, worker: Worker, fault: str) -> None:
-        """End a worker that broke the rules; its death tells the rest."""
-        if worker.fault is None:
-            worker.fault = fault
-        self._kill(worker)
-
-    def _kill(self, worker: Worker) -> None:
-        """Kill a worker and everything in its process group, now."""
-        if worker.state is State.DYING:
-            return
-        if worker.state is State.IDLE:
-            self.idle.remove(worker)
-        elif worker.state is State.STARTING:
-            self._staffing.starting -= 1
-        worker.state = State.DYING
-        self.roomy.pop(worker, None)
-        self._drop_timer(worker, "grace")
-        self._doomed.append(worker)
-        self.wake()
-
-    def _let_go(self, worker: Worker) -> None:
-        """Tell an idle worker to leave."""
-        if worker in self.idle:
-            self.idle.remove(worker)
-        worker.state = State.LEAVING
-        with contextlib.suppress(wire.WireError):
-            worker.channel.send(wire.EXIT_FRAME)
-        self._set_timer(worker, "grace", time.monotonic() + _LEAVE_S, self._kill)
 
     @staticmethod
     def _judge_stopped(worker: Worker, ended: Ended, reason: "Outcome", attempt: Attempt) -> None:
@@ -970,62 +673,20 @@ class LocalEngine:
             # The system tells no peak below that of the supervisor.
             ended.peak_rss_bytes = max(ended.peak_rss_bytes, worker.held_bytes)
 
-    # --- memory --------------------------------------------------------------------------------
-
-    def _await_look(self, memory: MemoryWatch) -> None:
-        """Have the workers weighed after a while (contract D10)."""
-        self._loop.set_timer("memory", memory.next_look(time.monotonic()), memory.fall_due)
-
-    def _weigh(self, host: Host, memory: MemoryWatch, workers: list[InQuestion]) -> None:
-        """Weigh workers without the lock, and see to those that hold too much."""
-        weighed = memory.weigh(workers)
-        with host.lock:
-            host.check_whole()
-            for one in weighed:
-                self._see_to(memory, one)
-            if any(map(is_in_question, self._workers.values())):
-                self._await_look(memory)
-            else:
-                memory.is_awaited = False
-
-    def _see_to(self, memory: MemoryWatch, weighed: Weighed) -> None:
-        """Kill or replace a worker if it holds too much."""
-        worker, attempt, fence, load = weighed
-        is_same = worker.running is attempt and worker.fence == fence
-        if worker.state is State.IDLE:
-            if worker.weighed and attempt is None and memory.is_heavy(load):
-                self._let_go(worker)
-        elif worker.state in {State.BUSY, State.STOPPING} and memory.is_heavy(load):
-            worker.heavy = True
-            self.roomy.pop(worker, None)
-            # Another attempt than the one that was weighed must not pay for that; it is weighed soon.
-            if is_same and memory.is_too_much(load) and self._stop(worker, "memory", at_once=True):
-                worker.fault = memory.fault(load)
-                worker.held_bytes = load.own_bytes
-
     # --- deaths --------------------------------------------------------------------------------
 
     def _died(self, worker: Worker) -> None:
         """A worker's process has ended, however that came about."""
-        state = worker.state
-        if state is State.STARTING:
-            self._staffing.starting -= 1
-        elif state is State.IDLE:
-            self.idle.remove(worker)
-        worker.state = State.DYING
+        state = self._crew.write_off(worker)
         not_begun = worker.channel.revoke() + worker.empty_outbox()
         never_began = not_begun > len(worker.ahead)
         self._give_back(worker, min(not_begun, len(worker.ahead)))
         self._read_rest(worker)
         leave = worker.process.reap() or birth.Exit()
-        self._bury(worker)
-        if not self._workers:
-            self._staffing.not_before = 0.0
+        self._hungry.discard(worker)
+        self._crew.bury(worker)
         self._blame(worker, leave, never_began=never_began)
-        if state is State.STARTING or worker.start_error is not None or worker.start_late:
-            self._start_failed(deaths.start_failure_text(leave, error=worker.start_error, fault=worker.fault))
-        elif state is State.IDLE:
-            self._staffing.died_idle(len(self._workers), time.monotonic())
+        self._crew.mind_death(self._require_host(), worker, state, leave)
 
     def _read_rest(self, worker: Worker) -> None:
         """Read what a dead worker had said, which still counts.
@@ -1061,70 +722,7 @@ class LocalEngine:
             self._judge_stopped(worker, ended, worker.stopping, running)
         self._require_host().ended(running, worker.fence, ended)
 
-    def _bury(self, worker: Worker) -> None:
-        """Take a dead worker out of every table and close what is its."""
-        del self._workers[worker.id]
-        self.roomy.pop(worker, None)
-        self._hungry.discard(worker)
-        for kind in ("start", "grace", "deadline", "message", "hang-up", "dropped", *_OUTPUTS):
-            self._drop_timer(worker, kind)
-        self._loop.unwatch(worker.process.pidfd)
-        self._unwatch_stream(worker)
-        del self._speakers[worker.channel.stream_fd]
-        if worker.output is not None:
-            worker.output.drain()  # `_blame` still wants it
-            for fd in worker.output.fds:
-                self._loop.unwatch(fd)
-        worker.process.close()
-
-    # --- captured output -----------------------------------------------------------------------
-
-    def _watch_output(self, worker: Worker, number: int) -> None:
-        """Read a stream of a worker's attempts whenever something is written to it."""
-        assert worker.output is not None, "only where it is captured"
-        self._loop.watch(worker.output.fds[number], READ, partial(self._read_output, worker, number))
-
-    def _read_output(self, worker: Worker, number: int) -> None:
-        assert worker.output is not None, "only where it is captured"
-        read = worker.output.read(number)
-        if read is not None and read < capture.FLOOD_BYTES:
-            return
-        self._loop.unwatch(worker.output.fds[number])
-        if read is not None:
-            watch = partial(self._watch_output, number=number)
-            self._set_timer(worker, _OUTPUTS[number], time.monotonic() + capture.FLOOD_PAUSE_S, watch)
-
     # --- big payloads --------------------------------------------------------------------------
-
-    def _watch_stream(self, worker: Worker) -> None:
-        """Watch a worker's stream: for what it says, and for room while something big is sent down."""
-        channel = worker.channel
-        mask = (0 if worker.log_held else READ) | (WRITE if channel.sending else 0)
-        if worker.stream_mask in {0, mask}:  # 0: nothing can be read from it any more
-            return
-        if worker.stream_mask is None:
-            if not mask:
-                return
-            self._loop.watch(channel.stream_fd, mask, partial(self._stream_moves, worker))
-        elif mask:
-            self._loop.change(channel.stream_fd, mask)
-        else:  # for now: a descriptor that is watched for nothing would still report its end, again and again
-            self._loop.unwatch(channel.stream_fd)
-        worker.stream_mask = mask or None
-
-    def _unwatch_stream(self, worker: Worker) -> None:
-        """Watch a worker's stream no more, for good: its end would be reported again and again."""
-        worker.stream_mask = 0
-        self._loop.unwatch(worker.channel.stream_fd)
-
-    def _stream_moves(self, worker: Worker) -> None:
-        """A worker's stream can be read, or written."""
-        channel = worker.channel
-        if channel.sending and channel.flush():
-            self._transfer_done(worker)
-            self._watch_stream(worker)
-        if not worker.log_held:
-            self._read(worker)
 
     def _transfer_done(self, worker: Worker) -> None:
         """A big payload has been written: only now does its attempt's time begin to run."""

@@ -1,20 +1,27 @@
 """Log records of workers, on the supervisor's side (contract H4).
 
-Decides what workers need to know of the supervisor's loggers, and hands what they logged to those.
-`handle` runs user code, the handlers: it is for a thread in which that may be slow, never for
-the supervisor's own.
+Decides what workers need to know of the supervisor's loggers, hands what they logged to those, and holds
+up workers that log faster than that is done.
+
+Who touches what: `handle` runs user code, the handlers: it is for the host's thread in which that may be
+slow, never for the supervisor's own, and without the lock.  A worker's `log_handled` is written by that
+thread alone; all else that is a worker's is touched under the host's lock.
 """
 
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.local import wire
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from procq.engine.local.roster import Worker
+    from procq.engine.protocol import Host
 
 #: So many bytes of a worker's records, and what one read brings, may wait to be handled; then nothing more
 #: is read from it until half of them are, and its task waits when it logs.  About 700 ordinary records:
@@ -44,6 +51,42 @@ def disabled_up_to() -> int:
     import logging  # noqa: PLC0415 - see above
 
     return logging.getLogger().manager.disable
+
+
+@final
+class Intake:
+    """Takes in what workers log.
+
+    Args:
+        watch_stream: Has a worker's stream read, or not, by its `log_held`; does nothing for one that is dead.
+    """
+
+    __slots__ = ("_watch_stream",)
+
+    def __init__(self, watch_stream: "Callable[[Worker], object]") -> None:
+        self._watch_stream = watch_stream
+
+    def take(self, host: "Host", worker: "Worker", message: wire.Record) -> None:
+        """A worker has logged something; one that logs faster than that is handled must wait.
+
+        It waits when the pipe is full, which it is when nobody reads.  Deadlines and deaths are seen all
+        the same, and what is in the pipe is read then.
+        """
+        worker.log_read += message.size
+        if not worker.log_held and worker.log_read - worker.log_handled > BACKLOG_BYTES:
+            worker.log_held = True
+            self._watch_stream(worker)
+        host.logged(partial(self._handle, host, worker, message))
+
+    def _handle(self, host: "Host", worker: "Worker", message: wire.Record) -> None:
+        """Have a record handled; called in the host's thread for that, without the lock."""
+        handle(message)
+        worker.log_handled += message.size
+        # Held is set before the last of its records comes here, so one of them finds it set.
+        if worker.log_held and worker.log_read - worker.log_handled < BACKLOG_BYTES // 2:
+            with host.lock:
+                worker.log_held = False
+                self._watch_stream(worker)
 
 
 def handle(message: wire.Record) -> None:

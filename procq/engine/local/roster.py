@@ -50,9 +50,9 @@ class Worker:
 
     __slots__ = (
         "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "heavy",
-        "held_bytes", "id", "inbox", "is_told", "left", "log_handled", "log_held", "log_read", "outbox", "outdated",
-        "output", "pid", "process", "running", "running_s", "shares", "speaking", "start_error", "start_late",
-        "state", "stopping", "stream_mask", "weighed",
+        "held_bytes", "id", "inbox", "is_forgetting", "is_told", "left", "log_handled", "log_held", "log_read",
+        "outbox", "outdated", "output", "pid", "process", "running", "running_s", "shares", "speaking", "start_error",
+        "start_late", "state", "stopping", "stream_mask", "weighed",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: WorkerProcess, left: float) -> None:
@@ -85,6 +85,8 @@ class Worker:
         #: the keys of the shared memory that it has, and those that it is still to be told to forget
         self.shares: set[int] = set()
         self.outdated: set[int] = set()
+        #: it was told to forget some, and has not said yet that it has
+        self.is_forgetting = False
         #: tasks were taken back from it, and it has not said yet that it has forgotten them
         self.dropping = False
         #: what `running` was expected to last, and what it and all that is ahead are together

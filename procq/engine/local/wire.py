@@ -66,7 +66,7 @@ EXIT_ASKED: "Final" = 86
 
 # The first byte of every packet and frame, told apart from what random bytes look like only by its range.
 _HELLO, _TASK, _EXIT, _READY, _START_FAILED, _ENDED, _PROGRESS, _BULK = range(1, 9)
-_DROP, _DROPPED, _LOG, _OK, _BIG_OK, _WANTED, _FORGET = 9, 10, 11, 12, 13, 14, 15
+_DROP, _DROPPED, _LOG, _OK, _BIG_OK, _WANTED, _FORGET, _FORGOTTEN = 9, 10, 11, 12, 13, 14, 15, 16
 
 #: kind, attempt, fence, length of the id, number of inputs, seq, timeout, length of the call
 _TASK_HEAD = struct.Struct("<BxxxIIIIQdQ")
@@ -90,8 +90,8 @@ _PROGRESS_HEAD = struct.Struct("<IQdd")
 _BULK_FRAME = struct.Struct("<BxxxIIQQ")
 #: the key of shared memory
 _WANTED_HEAD = struct.Struct("<Q")
-#: kind, the key of shared memory
-_FORGET_FRAME = struct.Struct("<BxxxxxxxQ")
+#: kind; the keys of shared memory follow
+_FORGET_HEAD = struct.Struct("<Bxxxxxxx")
 #: A text's length, before the text.
 _LENGTH = struct.Struct("<I")
 #: A logger's level.
@@ -144,6 +144,8 @@ READY_FRAME: "Final" = _UP_HEAD.pack(_READY, 0, 0)
 DROP_FRAME: "Final" = bytes([_DROP])
 #: Said by a worker that has.
 DROPPED_FRAME: "Final" = _UP_HEAD.pack(_DROPPED, 0, 0)
+#: Said by a worker that has let go of shared memory.
+FORGOTTEN_FRAME: "Final" = _UP_HEAD.pack(_FORGOTTEN, 0, 0)
 
 
 class WireError(Exception):
@@ -272,10 +274,16 @@ class Wanted:
 class Forget:
     """Shared memory will not be referred to again."""
 
-    __slots__ = ("key",)
+    __slots__ = ("keys",)
 
-    def __init__(self, key: int) -> None:
-        self.key = key
+    def __init__(self, keys: "Sequence[int]") -> None:
+        self.keys = keys
+
+
+class Forgotten:
+    """The worker has let go of that."""
+
+    __slots__ = ()
 
 
 class Bulk:
@@ -314,7 +322,7 @@ Task: "TypeAlias" = tuple[int, int, int, float | None, bytes, Payload, list[Payl
 Success: "TypeAlias" = tuple[int, int, Payload, float, float, float, int]
 #: What goes down to a worker, and what comes up from it.
 DownMessage: "TypeAlias" = Hello | list[Task] | Drop | Leave | Bulk | Forget | Unread
-OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Record | Dropped | Wanted
+OtherMessage: "TypeAlias" = Ready | StartFailed | Report | Progress | Record | Dropped | Wanted | Forgotten
 UpMessage: "TypeAlias" = Success | OtherMessage
 
 
@@ -365,9 +373,9 @@ def pack_task(
     return _frame(head, [call, *inputs])
 
 
-def pack_forget(key: int) -> bytes:
-    """Pack that shared memory will not be referred to again."""
-    return _FORGET_FRAME.pack(_FORGET, key)
+def pack_forget(keys: "Sequence[int]") -> bytes:
+    """Pack that shared memory will not be referred to again; together with its head no more than a packet."""
+    return _FORGET_HEAD.pack(_FORGET) + struct.pack(f"<{len(keys)}Q", *keys)
 
 
 def unpack_down(head: Data, body: Data | None = None, buffers: "Sequence[Buffers]" = ()) -> DownMessage:
@@ -393,7 +401,7 @@ def unpack_down(head: Data, body: Data | None = None, buffers: "Sequence[Buffers
         if body is None and kind == _DROP and len(head) == 1:
             return Drop()
         if body is None and kind == _FORGET:
-            return Forget(_FORGET_FRAME.unpack(head)[1])
+            return Forget(struct.unpack(f"<{(len(head) - _FORGET_HEAD.size) // 8}Q", head[_FORGET_HEAD.size :]))
         if body is None and kind == _BULK:
             return Bulk(*_BULK_FRAME.unpack(head)[1:])
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -804,6 +812,10 @@ def _unpack_dropped(_rest: Data, _body: Payload) -> Dropped:
     return Dropped()
 
 
+def _unpack_forgotten(_rest: Data, _body: Payload) -> Forgotten:
+    return Forgotten()
+
+
 #: What reads a whole frame from a worker, by kind; an OK has its own way.
 _UP_READERS: "Final[Mapping[int, Callable[[Data, Payload], UpMessage]]]" = {
     _ENDED: _unpack_ended,
@@ -814,6 +826,7 @@ _UP_READERS: "Final[Mapping[int, Callable[[Data, Payload], UpMessage]]]" = {
     _WANTED: _unpack_wanted,
     _READY: _unpack_ready,
     _DROPPED: _unpack_dropped,
+    _FORGOTTEN: _unpack_forgotten,
 }
 
 #: The most that the rest of the head and the body of each take, in bytes: nobody waits for more, nor are
@@ -827,6 +840,7 @@ _UP_MOST: "Final[Mapping[int, tuple[int, int]]]" = {
     _LOG: (PIECE_MAX - _UP_HEAD_SIZE, 0),
     _READY: (0, 0),
     _DROPPED: (0, 0),
+    _FORGOTTEN: (0, 0),
 }
 
 

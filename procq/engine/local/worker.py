@@ -255,7 +255,8 @@ class Worker:
             elif isinstance(message, wire.Unread):
                 waiting.append(too_big(message))
             elif isinstance(message, wire.Forget):
-                forget_shared(message.key)
+                forget_shared(message.keys)
+                send(wire.FORGOTTEN_FRAME)
             elif isinstance(message, wire.Drop):
                 waiting.clear()
                 send(wire.DROPPED_FRAME)
@@ -336,11 +337,12 @@ def too_big(unread: wire.Unread) -> wire.Task:
     return (*unread.task[:5], call, [])
 
 
-def forget_shared(key: int) -> None:
+def forget_shared(keys: "Sequence[int]") -> None:
     """Let go of shared memory; in an initializer or a task that imported `procq.shared`, nobody else did."""
     shared = sys.modules.get("procq.shared")
     if shared is not None:
-        shared.forget(key)
+        for key in keys:
+            shared.forget(key)
 
 
 class LoggingWatch:
