@@ -544,7 +544,7 @@ class Supervisor:
     def _start_alone(self, now: float) -> None:
         """Memory is short: start one attempt if none runs, since nobody else may ever free any (contract D10).
 
-        What was sent ahead goes on: it is a millisecond of work for each worker.
+        What was sent ahead goes on: it is some milliseconds of work for each worker.
         """
         task = None if self.scheduler.running else self.scheduler.next_ready()
         if task is not None and self.engine.idle:
