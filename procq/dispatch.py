@@ -52,7 +52,7 @@ class Dispatcher:
     def _start_alone(self, now: float) -> None:
         """Memory is short: start one attempt if none runs, since nobody else may ever free any (contract D10).
 
-        What was sent ahead goes on: it is a millisecond of work for each worker.
+        What was sent ahead goes on: it is some milliseconds of work for each worker.
         """
         task = None if self._scheduler.running else self._scheduler.next_ready()
         if task is not None and self._engine.idle:

@@ -62,8 +62,8 @@ def loop_held_up(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     is_held, free = threading.Event(), threading.Event()
     poll = Loop.poll
 
-    def held_up(loop: Loop, wait_s: float) -> Events:
-        events = poll(loop, wait_s)
+    def held_up(loop: Loop, wait_s: float, nap_s: float = 0.0) -> Events:
+        events = poll(loop, wait_s, nap_s)
         is_held.set()
         free.wait(PATIENCE_S)
         return events

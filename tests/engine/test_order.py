@@ -10,6 +10,7 @@ from tests.support.looking import PATIENCE_S, check_invariants, engine_of, pids,
 from tests.support.process_tasks import Gate
 
 from procq import Priority, Queue, task
+from procq.engine.local.engine import LocalEngine
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -91,6 +92,37 @@ def test_B8_the_worker_that_ends_first_takes_the_most_urgent(tmp_path: Path) -> 
         gates[1].open()
 
     assert lines(log) == ["urgent", "ordinary0", "ordinary1", "ordinary2", "ordinary3"]
+
+
+def test_B8_nothing_less_urgent_stays_ahead_behind_attempts_of_some_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever worker ends first takes the urgent one, which therefore waits behind none of them."""
+    monkeypatch.setattr(LocalEngine, "_review", lambda engine, now: setattr(engine, "_review_at", now + 3600))
+    gates = [Gate(tmp_path, "one"), Gate(tmp_path, "two")]
+    log = tmp_path / "log"
+    say = task(tasks.say)
+    with Queue(workers=2) as queue:
+        for _ in queue.map(tasks.sleep, [0.1, 0.1]):
+            pass  # both workers have started
+        scheduler, paces = queue._supervisor.scheduler, engine_of(queue)._paces
+        queue.pause()
+        held = [queue.submit(tasks.pass_gate, gate.path) for gate in gates]
+        for number in range(8):
+            queue.submit(say.spec(str(log), number))
+        paces.note(held[0].type, 0.04)
+        queue.resume()
+        for gate in gates:
+            assert gate.wait_begun()
+        assert len(scheduler.ahead) == 2
+
+        urgent = queue.submit(say.spec(str(log), "urgent").using(priority=Priority.HIGH))
+        assert not scheduler.ahead
+        gates[1].open()
+        urgent.result(PATIENCE_S)
+        gates[0].open()
+
+    assert lines(log)[0] == "urgent"
 
 
 def test_B8_two_workers_run_two_long_tasks_side_by_side(tmp_path: Path) -> None:

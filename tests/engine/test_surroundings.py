@@ -200,11 +200,24 @@ def test_deaths_are_noticed_in_odd_programs(before: str, tmp_path: Path) -> None
     assert done.exists()
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [("-X", "dev", "-W", "error", "-bb"), ("-O",), ("-OO",), ("-u",), ("-s", "-B"), ("-X", "utf8=0"), ("-P",)],
-    ids=" ".join,
-)
+FLAGS: Final = [
+    ("-X", "dev", "-W", "error", "-bb"), ("-O",), ("-OO",), ("-u",), ("-s", "-B"), ("-X", "utf8=0"), ("-P",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", [(), *FLAGS], ids=" ".join)
+def test_H4_a_worker_has_the_interpreters_flags(flags: tuple[str, ...]) -> None:
+    assert run(
+        """
+        with Queue(workers=1) as queue:
+            theirs = queue.submit(surrounding_tasks.interpreter).result()
+        print("fine" if theirs == surrounding_tasks.interpreter() else theirs)
+        """,
+        *flags,
+    ) == "fine"  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
 def test_with_the_interpreters_flags_nothing_is_told(flags: tuple[str, ...]) -> None:
     assert run(DEATHS, *flags) == "fine"
 

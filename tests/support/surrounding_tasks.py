@@ -4,9 +4,18 @@ Workers import this module: nothing heavy here.
 """
 
 import os
+import sys
 import time
 
 from tests.support.process_tasks import announce, pass_gate, say, sleep_forever
+
+# --- the interpreter ---
+
+
+def interpreter() -> tuple[dict[str, object], list[str], dict[str, object]]:
+    """Return what it was told by its command line or the environment."""
+    return {name: getattr(sys.flags, name) for name in sys.flags.__match_args__}, sys.warnoptions, sys._xoptions
+
 
 # --- starting ---
 

@@ -10,7 +10,6 @@ import functools
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import weakref
@@ -45,6 +44,15 @@ _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS", "BLIS_NUM_THREADS",
 )  # fmt: skip
+
+#: What Python ignores and a new program should not: ignored signals stay ignored in it.
+_IGNORED_BY_PYTHON: Final = tuple(
+    getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
+)
+#: Flags that are set without an option, or by -X, which is looked at apart.
+_USUAL_FLAGS: Final = frozenset(
+    {"hash_randomization", "utf8_mode", "int_max_str_digits", "gil", "thread_inherit_context", "context_aware_warnings"}
+)
 
 #: Held while a worker is born and while this process forks, so that a fork meets either all of
 #: a worker's descriptors in `_WORKERS` or none open.  Re-entrant: a signal handler may fork.
@@ -175,21 +183,16 @@ class WorkerProcess:
             if config.capture:
                 self.output = Output()
             fds = (*self._channel.worker_fds, switch_end, *(() if self.output is None else self.output.worker_fds))
-            # Private, but what multiprocessing uses for the same: -W, -X, -O and their like.
-            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-            process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
-                [sys.executable, *flags, "-c", _BOOT, _ROOT, *map(str, fds)],
-                stdin=subprocess.DEVNULL,
-                env=_environment(config),
-                start_new_session=True,
-                pass_fds=fds,
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, *_interpreter_options(), "-c", _BOOT, _ROOT, *map(str, fds)],
+                _environment(config),
+                file_actions=_hand_over(fds),
+                setsid=True,
+                setsigdef=_IGNORED_BY_PYTHON,
             )
         finally:
             os.close(switch_end)
-        # The child is reaped by us alone: with a return code Popen takes it for reaped, so it
-        # neither warns nor keeps the pid and waits for it later, when it may be another's.
-        process.returncode = 0
-        self.pid = process.pid
         # A new program starts with the peak of the one that started it.
         self._inherited_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._channel.close_worker_ends()
@@ -285,6 +288,30 @@ class WorkerProcess:
         # A group of zombies only is EPERM on some systems.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+
+def _hand_over(fds: "Iterable[int]") -> list[tuple[object, ...]]:
+    """Return what makes a child keep these descriptors, by way of standard input, which ends up empty.
+
+    To duplicate one onto itself would do, but only with a C library from 2019 on.
+    """
+    actions: list[tuple[object, ...]] = []
+    for fd in fds:
+        actions += (os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_DUP2, 0, fd)
+    actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    return actions
+
+
+def _interpreter_options() -> "list[str]":
+    """Return the options of this interpreter that a worker's must have too: -W, -X, -O and their like."""
+    flags = {name for name in sys.flags.__match_args__ if getattr(sys.flags, name)}
+    if not (flags - _USUAL_FLAGS or sys.warnoptions or sys._xoptions):  # noqa: SLF001 - documented, for CPython
+        return []
+    import subprocess  # noqa: PLC0415 - 3 ms, a twentieth of what a queue takes to its first result
+
+    # Private, but what multiprocessing uses for the same.
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    return options
 
 
 def _texts(values: "Iterable[object]") -> tuple[str, ...]:

@@ -109,6 +109,11 @@ class Crew:
         staffing = self._staffing
         return len(self.workers) < staffing.limit and not self.is_closing and not staffing.has_failed
 
+    @property
+    def starting(self) -> int:
+        """How many workers have been started and are not ready yet."""
+        return self._staffing.starting
+
     def too_many(self) -> bool:
         """Whether there are more workers than there may be, those on their way out left aside."""
         limit = self._staffing.limit

@@ -56,7 +56,7 @@ class Lookout:
     def add(self, worker: Worker) -> None:
         """Watch a new worker."""
         self._speakers[worker.channel.stream_fd] = worker
-        self._loop.watch(worker.process.pidfd, READ, partial(self._died, worker))
+        self._loop.watch(worker.process.pidfd, READ, partial(self._died, worker), urgent=True)
         self.watch_stream(worker)
         if worker.output is not None:
             for number in range(len(worker.output.fds)):

@@ -32,10 +32,16 @@ class Loop:
         turns: How often it has woken; an idle queue's must not.
     """
 
-    __slots__ = ("_alarm_fd", "_asleep", "_handlers", "_planned", "_poller", "_timers", "turns")
+    __slots__ = (
+        "_alarm_fd", "_asleep", "_handlers", "_planned", "_poller", "_timers", "_urgent", "_urgent_fd", "turns",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self._poller: select.epoll  # made by `open`, as is the next: an unused queue holds no descriptor
+        #: what everything is watched with, and within it what must not wait: the alarm and what `watch` was
+        #: told is urgent.  Made by `open`, as is the next: an unused queue holds no descriptor
+        self._poller: select.epoll
+        self._urgent: select.epoll
+        self._urgent_fd = -1
         #: an eventfd: written to wake the loop
         self._alarm_fd = -1
         self._handlers: dict[int, Callable[[], object]] = {}
@@ -52,10 +58,13 @@ class Loop:
         Raises:
             OSError: The system has none to spare.
         """
-        self._poller = select.epoll()
+        self._poller = self._urgent = select.epoll()
         try:
+            self._urgent = select.epoll()
+            self._urgent_fd = self._urgent.fileno()
+            self._poller.register(self._urgent_fd, READ)
             self._alarm_fd = above_standard_streams(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            self._poller.register(self._alarm_fd, READ)
+            self._urgent.register(self._alarm_fd, READ)
         except BaseException:
             self.close()
             raise
@@ -64,16 +73,17 @@ class Loop:
         """Give the descriptors back; may be called twice."""
         self._asleep = False
         self._poller.close()
+        self._urgent.close()
         alarm_fd, self._alarm_fd = self._alarm_fd, -1
         if alarm_fd >= 0:
             os.close(alarm_fd)
 
     # --- descriptors ---------------------------------------------------------------------------
 
-    def watch(self, fd: int, mask: int, call: Callable[[], object]) -> None:
-        """Have `call()` made in each turn in which the descriptor is ready."""
+    def watch(self, fd: int, mask: int, call: Callable[[], object], *, urgent: bool = False) -> None:
+        """Have `call()` made in each turn in which the descriptor is ready; an urgent one ends a nap."""
         self._handlers[fd] = call
-        self._poller.register(fd, mask)
+        (self._urgent if urgent else self._poller).register(fd, mask)
 
     def change(self, fd: int, mask: int) -> None:
         """Watch a watched descriptor for something else."""
@@ -82,8 +92,9 @@ class Loop:
     def unwatch(self, fd: int) -> None:
         """Watch a descriptor no more; not watched is fine."""
         if self._handlers.pop(fd, None) is not None:
-            with contextlib.suppress(OSError, KeyError, ValueError):  # closed already, it or the poller
-                self._poller.unregister(fd)
+            for poller in (self._poller, self._urgent):
+                with contextlib.suppress(OSError, KeyError, ValueError):  # in the other, or closed already
+                    poller.unregister(fd)
 
     # --- timers --------------------------------------------------------------------------------
 
@@ -109,9 +120,19 @@ class Loop:
         self._asleep = True
         return min(max(0.0, self._planned - now), _LONGEST_SLEEP_S)
 
-    def poll(self, wait_s: float) -> Events:
-        """Sleep, at most so long; without the lock."""
+    def poll(self, wait_s: float, nap_s: float = 0.0) -> Events:
+        """Sleep, at most so long; without the lock.
+
+        Args:
+            wait_s: Until then anything ends the sleep.
+            nap_s: If given, this long only what is urgent ends it, and then it is over.
+        """
+        if nap_s:
+            self._urgent.poll(nap_s)
+            wait_s = 0.0
         events: Events = self._poller.poll(wait_s)
+        if any(fd == self._urgent_fd for fd, _ in events):
+            events += self._urgent.poll(0)
         self.turns += 1
         return events
 

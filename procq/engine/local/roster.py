@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from procq.outcome import Outcome
 
 #: Work sent ahead to one worker, in seconds as its types' attempts have lasted so far: enough to
-#: keep it busy while the supervisor attends to something else (measured: a depth of 16 no-ops
-#: carries 1.7 times as many tasks as a depth of 1), too little to matter to what comes after.
-AHEAD_S: Final = 0.001
+#: keep it busy for some naps of the supervisor, which needs not hear of every attempt at once; taken
+#: back when anything else could begin sooner.
+AHEAD_S: Final = 0.010
 #: At most so many attempts are ahead of one worker.
 AHEAD_MAX: Final = 64
-#: Nothing waits at a worker whose attempt is expected to last longer than this, or has: what is
-#: more urgent could not overtake it at every other worker, nor an idle one take it over (B8).
-#: An idle gap of 60 us after each attempt is 1 % of this.
+#: Behind an attempt that is expected to last longer than this only one waits, and only where the others
+#: have enough to do: what is older than theirs should not wait for long (B1).
 LONG_S: Final = 0.005
+#: Behind one that is expected to last longer than this nothing does, nor if that is unknown: an idle gap
+#: of 100 us after each attempt is 0.2 % of this.
+SPAN_S: Final = 0.050
 
 
 class State(StrEnum):
@@ -124,7 +126,8 @@ class Worker:
             self.state is State.BUSY
             and self.running is not None
             and self.left > 0
-            and self.running_s <= LONG_S
+            and self.running_s <= SPAN_S
+            and (self.running_s <= LONG_S or (share > 1 and self.depth > 0))
             and not (self.dropping or self.bulky or self.heavy)
             and self.output is None  # else it could write for an attempt of which nothing is known here yet
             and (not ahead or (self.expected_s < AHEAD_S and ahead < self.depth and ahead < share))
@@ -133,7 +136,7 @@ class Worker:
     @property
     def runs_low(self) -> bool:
         """Whether little waits here, so that it is time to send more."""
-        return not self.ahead or (self.expected_s < AHEAD_S / 4 and len(self.ahead) <= self.depth // 4)
+        return not self.ahead or (self.expected_s < AHEAD_S / 2 and len(self.ahead) <= self.depth // 4)
 
     def append(self, attempt: Attempt, expected_s: float) -> None:
         """Let an attempt wait behind all others."""
@@ -161,8 +164,11 @@ class Worker:
         return attempt
 
     def cut_depth(self) -> None:
-        """Note that too much was sent: less may be ahead until results have come."""
-        self.depth = max(1, self.depth // 4)
+        """Note that too much was sent: less may be ahead until results have come; nothing behind what is long.
+
+        Else what comes in place of what was taken back would wait there, while another worker ends sooner (B8).
+        """
+        self.depth = max(1, self.depth // 4) if self.running_s <= LONG_S else 0
 
     def expect_long(self) -> None:
         """Note that `running` has turned out long: how long is unknown."""

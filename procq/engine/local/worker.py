@@ -23,7 +23,7 @@ from procq.outcome import Ended
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal  # the C module has no stubs
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
@@ -43,6 +43,7 @@ PROGRESS_EVERY_S: "Final" = 0.1
 BRIEF_S: "Final" = 0.001
 #: After attempts shorter than this (seconds) the peak of memory is not read again: it costs 12 us.
 MEMORY_BRIEF_S: "Final" = 0.010
+STANDARD_STREAMS: "Final" = (0, 1, 2)
 
 # What each attempt needs, bound once.
 _clock = time.monotonic
@@ -61,6 +62,7 @@ def main(argv: "Sequence[str]") -> None:
     """
     tasks_fd, stream_fd, claims_fd, switch_fd, *capture_fds = map(int, argv)
     arm(switch_fd)
+    close_inherited({tasks_fd, stream_fd, claims_fd, switch_fd, *capture_fds})
     end = WorkerEnd(tasks_fd, stream_fd, claims_fd)
     worker = Worker(end)
     if capture_fds:
@@ -118,6 +120,29 @@ def watch(switch_fd: int) -> None:
     """
     os.read(switch_fd, 1)  # nobody ever writes: it returns when the write end is closed
     os.killpg(0, _signal.SIGKILL)
+
+
+# --- what the supervisor's program has left open -------------------------------------------------
+
+
+def close_inherited(ours: "Collection[int]") -> None:
+    """Close descriptors that the program meant for others: a pipe of theirs would never end while we hold it.
+
+    What this process has opened itself, for a site's `.pth` file say, closes on exec, as all that
+    Python opens.  Without `/proc` they stay.
+    """
+    import fcntl  # noqa: PLC0415 - not needed again
+
+    try:
+        names = os.listdir("/proc/self/fd")  # noqa: PTH208 - pathlib is heavy
+    except OSError:
+        return
+    for fd in {int(name) for name in names}.difference(STANDARD_STREAMS, ours):
+        try:
+            if not fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:
+                os.close(fd)
+        except OSError:  # it was what the names were read from
+            pass
 
 
 # --- the worker --------------------------------------------------------------------------------
