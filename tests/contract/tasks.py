@@ -12,6 +12,7 @@ from typing import Final
 import procq
 from procq import testing
 from procq.engine.inline import InlineContext
+from procq.inside import Terminated
 
 #: What an inline task does at a meeting, by the place's name; workers never see any of it.
 MEETINGS: Final[dict[str, Callable[[], object]]] = {}
@@ -130,6 +131,17 @@ def meet(place: str) -> str:
         with (Path(place) / "go").open("rb") as go:
             go.read(1)
     return "met"
+
+
+def meet_to_the_end(place: str) -> str:
+    """Stay until the test lets go, asked to stop or not."""
+    try:
+        return meet(place)
+    except Terminated:
+        if place not in MEETINGS:
+            with (Path(place) / "go").open("rb") as go:
+                go.read(1)
+        return "asked"
 
 
 def meet_and_fail(place: str) -> str:

@@ -97,13 +97,13 @@ def test_F3_dependents_of_a_running_task_end_with_it(driver: Driver, log: Log) -
 
 
 def test_F3_cancelling_twice_says_stopping_twice(driver: Driver) -> None:
-    queue = driver.started()
+    queue = driver.started(kill_grace=60)
     answers: list[str] = []
 
     def cancel(running: "procq.Handle[str]") -> None:
         answers.extend([running.cancel(), running.cancel()])
 
-    handle = driver.during(queue, cancel)
+    handle = driver.during(queue, cancel, fn=tasks.meet_to_the_end)
 
     assert answers == ["stopping", "stopping"]
     assert handle.status is Status.CANCELLED

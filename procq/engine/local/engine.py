@@ -338,9 +338,10 @@ class LocalEngine:
         One that was full must have run low first: what is sent then goes in one packet.
         """
         # Where there are too many, each shall become idle, so that those too many can leave.
-        # And one that starts will soon take what would wait for long here.
-        long_and_starting = worker.running_s > LONG_S and self._crew.starting
-        if not worker.has_room(self._share) or self._crew.too_many() or long_and_starting:
+        # Nothing waits for long where one that starts will soon take it, or where this one may be replaced
+        # before it could begin it, being too heavy (D10).
+        is_too_long = worker.running_s > LONG_S and (self._crew.starting or self._weighing is not None)
+        if not worker.has_room(self._share) or self._crew.too_many() or is_too_long:
             self.roomy.pop(worker, None)
         elif worker.runs_low:
             self.roomy[worker] = None
