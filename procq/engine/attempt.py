@@ -153,7 +153,7 @@ def run_lean(
 def _result(fn: object, value: object, started_at: float, ended_at: float) -> "Payload | Ended":
     """Pickle what a task returned; the report, if that cannot be."""
     try:
-        return payload.dumps(value)
+        return payload.dump_result(value)
     except BaseException as error:  # noqa: BLE001 - a result's __reduce__ is the task's code too (D9)
         return unsendable(fn, value, error, started_at, ended_at)
 

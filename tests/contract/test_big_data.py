@@ -201,6 +201,21 @@ def test_I1_bytes_stay_bytes(driver: Driver, size: int) -> None:
     assert queue.submit(lambda *given: given, data, 1, data).result() == (data, 1, data)
 
 
+@pytest.mark.parametrize("size", [BESIDE_BYTES, 100_000, 3_000_000])
+def test_I1_big_bytes_that_were_returned_are_given_out_as_they_came(driver: Driver, size: int) -> None:
+    """Nobody can change them, so nobody needs a copy: half of the memory, where there are many."""
+    queue = driver.started()
+    data = bytes(array(size).view[:size])
+    handle = queue.submit(arrays.echo, data)
+
+    assert handle.result() == data
+    assert handle.result() is handle.result()
+    assert queue.submit(arrays.types, handle.out, [handle.out]).result() == ["bytes", "list"]
+    for result in queue.map(arrays.echo, [data] * 3):
+        assert type(result) is bytes
+        assert result == data
+
+
 @pytest.mark.parametrize(
     ("given", "as_argument", "as_result"),
     [

@@ -348,7 +348,7 @@ class Channel:
         """Keep the beginning of a frame until the rest has come."""
         self.moves += 1
         sizes = wire.frame_sizes(data, at)
-        if sizes is None or sum(sizes) <= _KEPT_MAX:
+        if sizes is None or sum(map(wire.unmarked, sizes)) <= _KEPT_MAX:
             self._rest = data[at:]
         else:
             self._incoming = _Incoming(sizes)
@@ -375,7 +375,7 @@ class Channel:
             if not incoming.missing:
                 self._incoming = None
                 try:
-                    return [wire.unpack_frame(incoming.head, incoming.body.getvalue(), incoming.buffers)]
+                    return [incoming.message()]
                 except wire.WireError as error:
                     raise self._spoilt(error) from None
         return []
@@ -398,33 +398,74 @@ class Channel:
             os.close(claims)
 
 
+class _Growing:
+    """Memory that grows with what comes, in place, and is handed out as `bytes` without a copy."""
+
+    __slots__ = ("_file", "missing")
+
+    def __init__(self, size: int) -> None:
+        self._file = BytesIO()
+        self.missing = size
+
+    def add(self, data: memoryview) -> None:
+        """Add what has come; no more than is missing."""
+        self._file.write(data)
+        self.missing -= len(data)
+
+    def whole(self) -> bytes:
+        """Return all of it."""
+        return self._file.getvalue()
+
+
+class _Reserved:
+    """Memory of a buffer, which is only reserved where it was not written to yet."""
+
+    __slots__ = ("_buffer", "rest")
+
+    def __init__(self, size: int) -> None:
+        self._buffer = self.rest = room(size)
+
+    @property
+    def missing(self) -> int:
+        """How many bytes are still to come."""
+        return len(self.rest)
+
+    def add(self, data: memoryview) -> None:
+        """Add what has come; no more than is missing."""
+        self.rest[: len(data)] = data
+        self.note(len(data))
+
+    def note(self, filled: int) -> None:
+        """Take note of what was written into `rest`."""
+        self.rest = self.rest[filled:]
+
+    def whole(self) -> memoryview:
+        """Return all of it."""
+        return self._buffer
+
+
 class _Incoming:
     """A frame on its way from the worker through the stream.
 
     It takes memory for what has really come and not for what was announced, so an absurd
-    announcement costs nothing: of a buffer, memory that was not written to is only reserved.
+    announcement costs nothing.
 
     Args:
-        sizes: The lengths of the head, of the body, and of each buffer, in bytes.
+        sizes: The lengths of the head, of the body, and of each buffer, as `wire.frame_sizes` gives them.
     """
 
-    __slots__ = ("_head_missing", "_pickle_missing", "_rest", "_sizes", "_slice", "body", "buffers", "head", "missing")
+    __slots__ = ("_places", "_sizes", "_slice", "missing")
 
     def __init__(self, sizes: "Sequence[int]") -> None:
-        head_size, body_size, *buffer_sizes = sizes
-        self.head = bytearray()
-        # Grown in place by the allocator, and handed out as `bytes` without a copy.
-        self.body = BytesIO()
-        self.buffers: list[memoryview] = []
         #: bytes still to come, of the whole frame
-        self.missing = sum(sizes)
-        self._head_missing = head_size
-        self._pickle_missing = head_size + body_size
-        self._sizes = iter(buffer_sizes)
-        #: what is still to be filled of the last buffer
-        self._rest = memoryview(b"")
-        # Head and body are read here first: this memory stays in the cache, the frame's own does not.
-        self._slice = memoryview(bytearray(min(self._pickle_missing, _SLICE)))
+        self.missing = sum(map(wire.unmarked, sizes))
+        head_size, body_size, *buffer_sizes = sizes
+        #: those that have begun to come
+        self._places: list[_Growing | _Reserved] = [_Growing(head_size)]
+        #: of the others
+        self._sizes = iter([body_size | wire.IS_BYTES, *buffer_sizes])
+        # What grows is read here first: this memory stays in the cache, the frame's own does not.
+        self._slice = memoryview(bytearray(min(self.missing, _SLICE)))
 
     def read(self, stream: _socket.socket) -> int:
         """Read a slice and return how many bytes came; 0 at the end of the stream.
@@ -432,41 +473,40 @@ class _Incoming:
         Raises:
             MemoryError: There is none for it.
         """
-        if not self._pickle_missing:
-            received = stream.recv_into(self._room()[:_SLICE])
-            self._note(received)
-            return received
-        received = stream.recv_into(self._slice, min(self._pickle_missing, len(self._slice)))
-        self.take(self._slice[:received])
+        place = self._place()
+        if isinstance(place, _Reserved):
+            received = stream.recv_into(place.rest[:_SLICE])
+            place.note(received)
+        else:
+            received = stream.recv_into(self._slice, min(place.missing, len(self._slice)))
+            place.add(self._slice[:received])
+        self.missing -= received
         return received
 
     def take(self, data: memoryview) -> None:
         """Add what has come; no more than is missing."""
-        head = data[: self._head_missing]
-        body = data[len(head) : self._pickle_missing]
-        self.head += head
-        self.body.write(body)
-        self._head_missing -= len(head)
-        self._pickle_missing -= len(head) + len(body)
-        self.missing -= len(head) + len(body)
-        data = data[len(head) + len(body) :]
+        self.missing -= len(data)
         while data:
-            room = self._room()
-            taken = data[: len(room)]
-            room[: len(taken)] = taken
-            self._note(len(taken))
+            place = self._place()
+            taken = data[: place.missing]
+            place.add(taken)
             data = data[len(taken) :]
 
-    def _room(self) -> memoryview:
-        """Return what is to be filled next of the buffers."""
-        if not self._rest:
-            self._rest = room(next(self._sizes))
-            self.buffers.append(self._rest)
-        return self._rest
+    def _place(self) -> "_Growing | _Reserved":
+        """Return what is to be filled next; something is missing."""
+        while not (place := self._places[-1]).missing:
+            size = next(self._sizes)
+            self._places.append(_Growing(wire.unmarked(size)) if wire.is_marked(size) else _Reserved(size))
+        return place
 
-    def _note(self, filled: int) -> None:
-        self._rest = self._rest[filled:]
-        self.missing -= filled
+    def message(self) -> "wire.UpMessage":
+        """Return what it says, once all of it has come.
+
+        Raises:
+            WireError: It is no message.
+        """
+        head, body, *buffers = [place.whole() for place in self._places] + [b"" for _ in self._sizes]
+        return wire.unpack_frame(head, body, buffers)  # type: ignore[arg-type]  # the body grows
 
 
 class WorkerEnd:

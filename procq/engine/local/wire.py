@@ -130,7 +130,7 @@ _BODY_MAX: "Final" = 2**47
 _BUFFERS_MAX: "Final" = 2**20
 
 #: Marks the length of a buffer that shall be read as `bytes`.
-_IS_BYTES: "Final" = 2**63
+IS_BYTES: "Final" = 2**63
 
 _INFINITY: "Final" = float("inf")
 _PERMANENT, _TERMINATED, _HAS_VALUE, _HAS_RETRY_AFTER = 1, 2, 4, 8
@@ -422,7 +422,7 @@ def split_head(bulk: Bulk, head: Data) -> "tuple[Data, list[list[tuple[int, bool
         raise _malformed(head, "head of the wrong length")
     counts = struct.unpack_from(f"<{bulk.payloads}I", head, counts_at)
     marked = struct.unpack_from(f"<{bulk.buffers}Q", head, counts_at + 4 * bulk.payloads)
-    sizes = iter([(size & ~_IS_BYTES, size >= _IS_BYTES) for size in marked])
+    sizes = iter([(unmarked(size), is_marked(size)) for size in marked])
     if sum(counts) != bulk.buffers:
         raise _malformed(head, "buffers that belong to nothing")
     return head[:counts_at], [list(islice(sizes, count)) for count in counts]
@@ -613,7 +613,7 @@ def pack_record(parts: "Mapping[str, object]") -> bytes:
 def _up_frame(kind: int, rest: bytes, body: Payload = b"") -> Frame:
     if isinstance(body, Parcel):
         count = len(body.buffers)
-        sizes = struct.pack(f"<{count}Q", *map(len, body.buffers))
+        sizes = struct.pack(f"<{count}Q", *map(_marked_size, body.buffers))
         return [
             _UP_HEAD.pack(kind | count << _KIND_BITS, len(rest), len(body.data)) + rest + sizes,
             body.data,
@@ -655,7 +655,7 @@ def unpack_up(data: bytes, messages: "list[UpMessage]") -> int:
             sizes = frame_sizes(data, at)
             if sizes is None:
                 break
-            next_at = at + sum(sizes)
+            next_at = at + sum(map(unmarked, sizes))
             if next_at > end:
                 break
             append(unpack_frame(*_cut(data, at, sizes)))
@@ -667,7 +667,8 @@ def frame_sizes(data: bytes, at: int = 0) -> list[int] | None:
     """Return the lengths of the frame that begins there, in bytes: of its head, its body, and each of its buffers.
 
     Returns:
-        None if too little of it has come to tell.
+        None if too little of it has come to tell.  Those of buffers that shall be read as `bytes` are marked
+        (`is_marked`, `unmarked`).
 
     Raises:
         WireError: It is no frame.
@@ -690,19 +691,23 @@ def frame_sizes(data: bytes, at: int = 0) -> list[int] | None:
     if len(data) - at < head_size:
         return None
     sizes = struct.unpack_from(f"<{count}Q", data, at + head_size - 8 * count)
-    if max(sizes) > _BODY_MAX:
+    if max(map(unmarked, sizes)) > _BODY_MAX:
         raise _malformed(data[at : at + _UP_HEAD_SIZE], "buffers that nothing can hold")
     return [head_size, body_size, *sizes]
 
 
 def _cut(data: bytes, at: int, sizes: list[int]) -> tuple[bytes, bytes, Buffers]:
     """Cut a frame that is whole into its head, body and buffers."""
-    parts = []
-    for size in sizes:
-        parts.append(data[at : at + size])
-        at += size
-    head, body, *buffers = parts
-    return head, body, [memoryview(bytearray(buffer)) for buffer in buffers]
+    head_size, body_size, *buffer_sizes = sizes
+    body_at = at + head_size
+    buffer_at = body_at + body_size
+    head, body = data[at:body_at], data[body_at:buffer_at]
+    buffers: Buffers = []
+    for size in buffer_sizes:
+        buffer = data[buffer_at : buffer_at + unmarked(size)]
+        buffers.append(buffer if is_marked(size) else memoryview(bytearray(buffer)))
+        buffer_at += len(buffer)
+    return head, body, buffers
 
 
 def unpack_frame(head: Data, body: bytes, buffers: "Sequence[Buffer]" = ()) -> "UpMessage":
@@ -717,7 +722,8 @@ def unpack_frame(head: Data, body: bytes, buffers: "Sequence[Buffer]" = ()) -> "
             if kind == _OK and started_at <= ended_at and size == len(body):
                 return seq, fence, body, started_at, ended_at, cpu_s, peak_rss_bytes
             raise _malformed(head, "parts that do not fit together")
-        if frame_sizes(bytes(head)) != [len(head), len(body), *map(len, buffers)]:
+        sizes = frame_sizes(bytes(head))
+        if sizes is None or list(map(unmarked, sizes)) != [len(head), len(body), *map(len, buffers)]:
             raise _malformed(head, "parts of the wrong length")
         rest = memoryview(head)[_UP_HEAD_SIZE : len(head) - 8 * len(buffers)]
         return _UP_READERS[head[0]](rest, _payload(body, buffers))
@@ -848,7 +854,17 @@ _UP_MOST: "Final[Mapping[int, tuple[int, int]]]" = {
 
 
 def _marked_size(buffer: Buffer) -> int:
-    return len(buffer) | _IS_BYTES if isinstance(buffer, bytes) else len(buffer)
+    return len(buffer) | IS_BYTES if isinstance(buffer, bytes) else len(buffer)
+
+
+def is_marked(size: int) -> bool:
+    """Whether a buffer of this length shall be read as `bytes`."""
+    return size >= IS_BYTES
+
+
+def unmarked(size: int) -> int:
+    """Return a length without its mark."""
+    return size & ~IS_BYTES
 
 
 def _frame(head: bytes, payloads: "Sequence[Payload]") -> Frame:
