@@ -1,6 +1,7 @@
 """What the supervisor's thread sleeps in (DESIGN 2)."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 
@@ -41,6 +42,23 @@ def test_a_nap_is_not_ended_by_what_can_wait_and_tells_of_it_afterwards(loop: Lo
 
     assert time.monotonic() - began_at >= 0.05
     assert calls == ["ready"]
+
+
+def test_after_a_nap_in_which_nothing_came_the_sleep_goes_on(loop: Loop) -> None:
+    """Each turn costs a worker its processor for some time."""
+    end, writing_end = os.pipe()
+    calls: list[str] = []
+    loop.watch(end, READ, lambda: calls.append("ready"))
+    writer = threading.Timer(0.05, os.write, (writing_end, b"x"))
+
+    writer.start()
+    loop.handle(loop.poll(FOREVER_S, 0.001))
+
+    writer.join()
+    assert calls == ["ready"]
+    loop.unwatch(end)
+    os.close(end)
+    os.close(writing_end)
 
 
 def test_a_nap_is_ended_by_what_is_urgent(loop: Loop, ready_fd: int) -> None:

@@ -124,12 +124,11 @@ class Loop:
         """Sleep, at most so long; without the lock.
 
         Args:
-            wait_s: Until then anything ends the sleep.
-            nap_s: If given, this long only what is urgent ends it, and then it is over.
+            wait_s: The longest sleep; anything ends it.
+            nap_s: For the first so many seconds of that only what is urgent does.
         """
         if nap_s:
-            self._urgent.poll(nap_s)
-            wait_s = 0.0
+            wait_s = 0.0 if self._urgent.poll(nap_s) else max(0.0, wait_s - nap_s)
         events: Events = self._poller.poll(wait_s)
         if any(fd == self._urgent_fd for fd, _ in events):
             events += self._urgent.poll(0)
