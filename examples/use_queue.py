@@ -1,4 +1,4 @@
-# A plain script that uses a queue directly; it needs no `if __name__ == "__main__"`.
+# A plain script that uses a queue directly; it needs no `if __name__ == "__main__"` unless it is imported, too.
 #
 #   python examples/use_queue.py
 import procq

@@ -3,8 +3,8 @@
 Takes the next step whenever it is asked whether it is time for one; whoever asks knows the time.
 Nothing here waits, and a step that was taken is never taken back.
 
-Everything here happens under the queue's lock, in a caller's thread or the engine's own; `mode` is
-also read without.
+Everything here happens under the queue's lock, in a caller's thread or the engine's own; `mode` and
+`deadline` are also read without, and `report` is asked for once all is over, or in a forked child.
 """
 
 from typing import Final, Literal, NamedTuple, final

@@ -39,7 +39,7 @@ class Parcel:
     Attributes:
         data: The pickle.
         buffers: One-dimensional views of bytes, each of `BESIDE_BYTES` or more; or `bytes`, which nobody
-            can change: those are never copied here, and arrive as `bytes` in a worker.
+            can change: those are never copied here, and arrive as `bytes`.
         shares: The shared memory that it refers to, which lives as long as this.
         mark: What tells it from others, if `marked` was asked; two that have one are compared by it alone.
     """

@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from functools import _lru_cache_wrapper
-    from types import CodeType
+    from types import CodeType, FrameType
     from typing import Any, Final
 
     from procq.parcel import Buffer, Payload, Share
@@ -281,6 +281,16 @@ def _load_call(call: "Payload") -> "tuple[Callable[..., object], tuple[object, .
     return (fn, rest, {}) if kind == _BY_NAME else (fn, *rest)
 
 
+def is_loading() -> bool:
+    """Whether this thread is unpickling a call, and may be importing a module for that; takes some microseconds."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - documented, for CPython
+    while frame is not None:
+        if frame.f_code is _load_call.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def placeholder(standin: object) -> "tuple[object, ...] | None":
     """Reduce an object that stands for a result; None when no call is being pickled."""
     found = _SESSION.found
@@ -339,8 +349,8 @@ def dumps(
 
     Args:
         value: What to pickle.
-        bytes_stay: Whether a buffer that is made of `bytes` shall arrive as `bytes`.  Only a worker reads
-            into such: in the supervisor's loop, and for each who reads shared memory, it would be a copy more.
+        bytes_stay: Whether a buffer that is made of `bytes` shall arrive as `bytes`.  For each who reads shared
+            memory that would be a copy more; `bytes` that are a whole result are `dump_result`'s.
         before_second_try: Called if plain pickle has failed, before cloudpickle is tried.
 
     Raises:

@@ -66,11 +66,13 @@ class Room:
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
         #: as long as so many bytes of payload are open there is room for more, whatever the bounds
-        self._roomy_bytes: float = 0 if isinstance(max_pending_bytes, int) else SMALL_BYTES
+        self._roomy_bytes: float
         if max_pending is not None:
             self._roomy_bytes = -1
         elif max_pending_bytes is None:
             self._roomy_bytes = float("inf")
+        else:
+            self._roomy_bytes = max_pending_bytes if isinstance(max_pending_bytes, int) else SMALL_BYTES
         #: callers that wait for room, longest first: what wakes one, and its thread
         self.turns: dict[threading.Lock, int] = {}
 

@@ -259,8 +259,9 @@ class Supervisor:
             with self.entry:
                 if not self._opened:
                     self.accepts = False
-                    self._closing.mode = "kill"
-                    self._close_unopened(self.engine.now())
+                    now = self.engine.now()
+                    self._closing.begin("kill", None, now)
+                    self._close_unopened(now)
 
     def abandon(self) -> None:
         """Kill everything soon; takes no lock, so that `__del__` may call it anywhere."""
@@ -375,10 +376,7 @@ class Supervisor:
             engine.look(now)
             self.dispatcher.dispatch(now)
             self.dispatcher.leave_to_loop()
-        if scheduler.settled:
-            self._settle()
-        if self.room.turns:
-            self.room.let_in()
+        self.settle()
 
     @changes
     def submit_begun(self, task: Task, ended: Ended) -> None:
@@ -530,7 +528,7 @@ class Supervisor:
         scheduler.advance(now)
         closing = self._closing
         if self.abandoned and closing.mode != "kill":
-            closing.mode = "kill"
+            closing.begin("kill", None, now)
             self.room.free_all()
             closing.cut_to(KILLED, now)
         if closing.mode is not None:

@@ -16,7 +16,7 @@ exit codes:
   0  every task succeeded (retries included)
   1  a task failed or was cancelled, or was not started because of -x
   2  wrong flags or parameters
-  3  the jobs file can't be used; nothing was started
+  3  the jobs file can't be used; at most what its generator had yielded was started
   4  --deadline stopped the run before the work was done
   5  no tasks produced (with --allow-empty: 0)
 An interrupted run dies by the signal after clean-up (a shell shows 130 or 143).

@@ -77,7 +77,7 @@ class Results:
             row |= _value(handle)
         else:
             row["error"] = error
-        line = json.dumps(row, ensure_ascii=False) + "\n"
+        line = _text(row) + "\n"
         self._guarded(lambda: self._file.write(line))
 
     def _guarded(self, write: Any) -> None:  # noqa: ANN401 - any call without arguments
@@ -87,6 +87,16 @@ class Results:
         except (OSError, ValueError) as error:
             self._broken = True
             self.warning = f"warning: --results stopped: {error}"
+
+
+def _text(row: dict[str, object]) -> str:
+    """Return JSON that can be written as UTF-8: a file's name that is none holds lone surrogates."""
+    text = json.dumps(row, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(row)
+    return text
 
 
 def _value(handle: Finished) -> dict[str, object]:

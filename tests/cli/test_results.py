@@ -49,6 +49,11 @@ def test_a_value_that_json_holds_is_written_as_such(tmp_path: Path, value: objec
     assert row_of(tmp_path, value) == {"id": "t-1", "status": "succeeded", "value": value}
 
 
+@pytest.mark.parametrize("value", ["caf\udce9.txt", ["größe", {"caf\udce9": 1}]])
+def test_a_file_s_name_that_is_no_utf_8_is_written_escaped(tmp_path: Path, value: object) -> None:
+    assert row_of(tmp_path, value)["value"] == value
+
+
 def test_any_other_value_is_written_as_its_repr(tmp_path: Path) -> None:
     assert row_of(tmp_path, Path("a")) == {"id": "t-1", "status": "succeeded", "repr": "PosixPath('a')"}
 

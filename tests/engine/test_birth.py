@@ -15,6 +15,7 @@ import pytest
 from tests.support import tasks
 from tests.support.driver import Driver
 from tests.support.leaks import alive, gone, is_open, no_leaks, wait_until  # noqa: F401 - a fixture
+from tests.support.looking import script_environment
 
 from procq.engine.local import birth, wire
 from procq.engine.local.birth import Exit, WorkerConfig
@@ -29,6 +30,28 @@ def first_line(path: Path) -> str:
     """Wait for a task to write a whole line to a file, and return it."""
     assert wait_until(lambda: path.exists() and "\n" in path.read_text(), PATIENCE_S)
     return path.read_text().splitlines()[0]
+
+
+def test_H2_a_queue_that_a_module_starts_when_it_is_imported_is_refused_in_its_workers(tmp_path: Path) -> None:
+    """Each of them would import the module too, and start more without end."""
+    module = tmp_path / "starts_a_queue.py"
+    module.write_text(
+        "import procq\n"
+        "def square(number):\n    return number * number\n"
+        "with procq.Queue(workers=1) as queue:\n    print(queue.submit(square, 3).result())\n"
+    )
+
+    run, imported = (
+        subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, env=script_environment(), capture_output=True, text=True,
+            check=False, timeout=PATIENCE_S,
+        )
+        for arguments in ([module.name], ["-c", f"import {module.stem}"])
+    )  # fmt: skip
+
+    assert (run.returncode, run.stdout) == (0, "9\n"), run.stderr
+    assert imported.returncode == 1
+    assert "its workers would do the same without end" in imported.stderr.splitlines()[-1]
 
 
 # --- surroundings ---

@@ -103,8 +103,9 @@ def test_B8_nothing_less_urgent_stays_ahead_behind_attempts_of_some_length(
     log = tmp_path / "log"
     say = task(tasks.say)
     with Queue(workers=2) as queue:
-        for _ in queue.map(tasks.sleep, [0.1, 0.1]):
-            pass  # both workers have started
+        for _ in queue.map(tasks.sleep, [0, 0]):
+            pass  # it starts both workers
+        wait_idle(queue, 2)
         scheduler, paces = queue._supervisor.scheduler, engine_of(queue)._paces
         queue.pause()
         held = [queue.submit(tasks.pass_gate, gate.path) for gate in gates]

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from procq.engine.local import kin, record, wire
 from procq.engine.local.capture import Output
 from procq.engine.local.transport import Channel, above_standard_streams
-from procq.errors import WorkerStartError
+from procq.errors import UsageError, WorkerStartError
 from procq.parcel import Payload
+from procq.payload import is_loading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,9 +47,7 @@ _THREAD_VARIABLES: Final = (
 )  # fmt: skip
 
 #: What Python ignores and a new program should not: ignored signals stay ignored in it.
-_IGNORED_BY_PYTHON: Final = tuple(
-    getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
-)
+_IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 #: Flags that are set without an option, or by -X, which is looked at apart.
 _USUAL_FLAGS: Final = frozenset(
     {"hash_randomization", "utf8_mode", "int_max_str_digits", "gil", "thread_inherit_context", "context_aware_warnings"}
@@ -96,6 +95,19 @@ def check_platform() -> None:
     """
     if not hasattr(os, "pidfd_open") or not hasattr(os, "eventfd"):
         raise WorkerStartError(f"the local engine needs Linux for now; this is {sys.platform}")
+
+
+def check_not_imported() -> None:
+    """Refuse a queue that is started by a module as it is imported for a task: its workers would import it, too.
+
+    Raises:
+        UsageError: This one is.
+    """
+    if is_loading():
+        raise UsageError(
+            "a Queue is started as this worker imports the module of a task, and its workers would do the same without "
+            'end; start it in a function, or under `if __name__ == "__main__":`'
+        )
 
 
 def spawn(config: WorkerConfig) -> "WorkerProcess":

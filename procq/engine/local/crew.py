@@ -5,12 +5,13 @@
                                    v                       v
                                 LEAVING --------------> DYING --its death is seen, bury--> gone
 
-Decides how many there are and how each of them ends; who of them runs what is the engine's, which alone
-makes them BUSY and IDLE.
+A STARTING one may be let go of as well, if there are too many by the time it is ready.  Decides how many
+there are and how each of them ends; who of them runs what is the engine's, which makes them BUSY, and IDLE
+again.
 
-Who touches what: everything of `Crew` under the host's lock only.  What takes milliseconds (to start a
-process, to look for what a worker has started, to kill all of that, to log) is collected here under the
-lock and done by the loop's thread without it: `chores`, `_spawn`.
+Who touches what: everything of `Crew` under the host's lock only, but for the loop's thread's own `_ids`.
+What takes milliseconds (to start a process, to look for what a worker has started, to kill all of that, to
+log) is collected here under the lock and done by the loop's thread without it: `chores`, `_spawn`.
 """
 
 import contextlib
@@ -222,7 +223,7 @@ class Crew:
     # --- ends ----------------------------------------------------------------------------------
 
     def let_go(self, worker: Worker) -> None:
-        """Tell an idle worker to leave."""
+        """Tell a worker that runs nothing to leave."""
         if worker in self.idle:
             self.idle.remove(worker)
         worker.state = State.LEAVING
@@ -264,11 +265,15 @@ class Crew:
                 self.let_go(worker)
         self._wake()
 
-    def abandon(self) -> None:
-        """Kill all workers, and forget them: the loop that would see their deaths has ended."""
-        for worker in self.workers.values():
+    def abandon(self, host: Host) -> None:
+        """Kill all workers, and forget them: the loop that would see their deaths has ended; without the lock."""
+        with host.lock:
+            workers = list(self.workers.values())
+            self.workers.clear()
+            self.idle.clear()
+            self.roomy.clear()
+        for worker in workers:
             worker.process.abandon()
-        self.workers.clear()
 
     # --- deaths --------------------------------------------------------------------------------
 

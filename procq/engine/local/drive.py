@@ -77,7 +77,7 @@ class Drive:
             if not isinstance(error, EngineError):
                 logger.log(CRITICAL, "procq's supervisor thread failed; please report this", exc_info=True)
             host.failed(error)
-            self._crew.abandon()
+            self._crew.abandon(host)
         finally:
             with host.lock:
                 self._loop.close()

@@ -57,10 +57,10 @@ _LOOK_EVERY_S: Final = 0.0003
 #: takes a processor from a worker for some 50 us (measured with attempts of 1 ms on 2 processors: 0.92
 #: of them went into attempts without naps, 0.95 with).
 _NAP_S: Final = 0.004
-#: Between two looks at what waits behind attempts that may turn out long, at most.
-_REVIEW_S: Final = 0.020
 #: Shorter naps are not worth it.
 _NAP_MIN_S: Final = 0.001
+#: Between two looks at what waits behind attempts that may turn out long, at most.
+_REVIEW_S: Final = 0.020
 #: An attempt that should last no longer than this is looked for by the thread that waits for it.
 _IMMINENT_S: Final = 0.00005
 #: Reads after which a result that must be in the pipe already would have been read: what is in
@@ -152,8 +152,10 @@ class LocalEngine:
 
         Raises:
             WorkerStartError: This is no Linux, or the system has no thread or descriptor to spare.
+            UsageError: A module that is imported for a task starts it.
         """
         birth.check_platform()
+        birth.check_not_imported()
         if self._crew.is_closing:
             raise WorkerStartError("the start of this queue was interrupted, say by Ctrl-C; make a new Queue")
         self._host = host
@@ -289,7 +291,7 @@ class LocalEngine:
             if self._weighing is not None:
                 chores += self._weighing.chores(host)
             self._wait_s = 0.0 if chores else self._plan(host)
-            self._nap_s = min(self._wait_s, self._spare_s(now)) if self._ahead else 0.0
+            self._nap_s = self._spare_s(now) if self._ahead else 0.0
             is_over = self._crew.is_closing and not self._workers
             # Last: whoever is woken here needs the interpreter, which this thread gives up in `poll`.
             host.settle()
@@ -305,8 +307,8 @@ class LocalEngine:
         return self._loop.plan((host.next_due(), review_at, births_at), now)
 
     def _spare_s(self, now: float) -> float:
-        """Return how long no worker needs to be heard: all have twice as much to do."""
-        spare_s = _NAP_S
+        """Return how long no worker needs to be heard: all have twice as much to do; at most `_wait_s`."""
+        spare_s = min(_NAP_S, self._wait_s)
         for worker in self._workers.values():
             if not worker.ahead or worker.dropping or worker.channel.receiving:
                 return 0.0
@@ -736,7 +738,8 @@ class LocalEngine:
         if never_began and not worker.bulky and worker.stopping != "cancelled":
             self._require_host().returned(running)
             return
-        unread = len(running.payload) + sum(len(given.value or b"") for given in running.inputs) if never_began else 0
+        is_unread = never_began and worker.bulky
+        unread = len(running.payload) + sum(len(given.value or b"") for given in running.inputs) if is_unread else 0
         struck = self._oom_watch.has_struck() if leave.signal == "SIGKILL" else None
         text = deaths.crash_text(worker.pid, leave, fault=worker.fault, oom_struck=struck, unread_bytes=unread)
         ended = Ended(

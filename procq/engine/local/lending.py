@@ -43,7 +43,8 @@ class Lending:
 
     def __init__(self, alarm: Callable[[], object]) -> None:
         self._alarm = alarm
-        #: all and only what some worker was lent and was not told to forget, by its key
+        #: what some worker was lent, by its key, until `forget` has found that nobody refers to it; who is still
+        #: to be told is in `Worker.outdated`
         self._lent: dict[int, weakref.ref[Share]] = {}
         #: the keys of what is referred to no more, and still in `_lent`
         self._gone: deque[int] = deque()

@@ -13,16 +13,17 @@ Who touches what: everything here under the host's lock only, the loop's handler
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, final
+from typing import Final, Literal, final, get_args
 
 from procq.engine.local import capture
 from procq.engine.local.loop import READ, WRITE, Loop
 from procq.engine.local.roster import Worker
 
-#: The timers of captured streams, by the streams' numbers.
-_OUTPUTS: Final = ("stdout", "stderr")
-#: Every timer that a worker may have.
-_TIMERS: Final = ("start", "grace", "deadline", "message", "hang-up", "dropped", *_OUTPUTS)
+#: What a worker may have a timer for.
+Kind = Literal["start", "grace", "deadline", "message", "hang-up", "dropped", "stdout", "stderr"]
+_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+#: Those of captured streams, by the streams' numbers.
+_OUTPUTS: Final[tuple[Kind, Kind]] = ("stdout", "stderr")
 
 
 @final
@@ -64,7 +65,7 @@ class Lookout:
 
     def remove(self, worker: Worker) -> None:
         """Watch a dead worker no more, and forget its timers; what it has written last is taken down."""
-        for kind in _TIMERS:
+        for kind in _KINDS:
             self.drop_timer(worker, kind)
         self._loop.unwatch(worker.process.pidfd)
         self.unwatch_stream(worker)
@@ -81,15 +82,15 @@ class Lookout:
 
     # --- timers --------------------------------------------------------------------------------
 
-    def set_timer(self, worker: Worker, kind: str, at: float, call: Callable[[Worker], object]) -> None:
+    def set_timer(self, worker: Worker, kind: Kind, at: float, call: Callable[[Worker], object]) -> None:
         """Have `call(worker)` made at an instant, instead of what is set for it under the same kind."""
         self._loop.set_timer((worker.id, kind), at, partial(call, worker))
 
-    def has_timer(self, worker: Worker, kind: str) -> bool:
+    def has_timer(self, worker: Worker, kind: Kind) -> bool:
         """Whether something is set for a worker under the kind."""
         return self._loop.has_timer((worker.id, kind))
 
-    def drop_timer(self, worker: Worker, kind: str) -> None:
+    def drop_timer(self, worker: Worker, kind: Kind) -> None:
         """Forget what is set for a worker under the kind; nothing is fine."""
         self._loop.drop_timer((worker.id, kind))
 

@@ -26,7 +26,7 @@ Events = list[tuple[int, int]]
 
 @final
 class Loop:
-    """One epoll, the timers, and an eventfd to wake it.
+    """Two epolls, the urgent one within the other, the timers, and an eventfd to wake it.
 
     Attributes:
         turns: How often it has woken; an idle queue's must not.
@@ -93,7 +93,7 @@ class Loop:
         """Watch a descriptor no more; not watched is fine."""
         if self._handlers.pop(fd, None) is not None:
             for poller in (self._poller, self._urgent):
-                with contextlib.suppress(OSError, KeyError, ValueError):  # in the other, or closed already
+                with contextlib.suppress(OSError, ValueError):  # in the other, or closed already
                     poller.unregister(fd)
 
     # --- timers --------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Loop:
             if fd == self._alarm_fd:
                 os.eventfd_read(fd)
                 continue
-            call = self._handlers.get(fd)  # gone if a call before has unwatched it
+            call = self._handlers.get(fd)  # gone if a call before has unwatched it; the urgent epoll has none
             if call is not None:
                 call()
 
