@@ -145,6 +145,15 @@ def _seal(fd: int) -> None:
 _numbers = count(1)
 
 
+class _Descriptor(FileIO):
+    """A descriptor that is closed with its last user, as it should be, and so without the warning for files."""
+
+    __slots__ = ()
+
+    #: Hides what the finalizer sets to have `close` warn.  No code of Python's runs there, which Ctrl-C could hit.
+    _finalizing = False
+
+
 class _Block:
     """Shared memory that was made in this process, for as long as anything refers to it.
 
@@ -159,16 +168,11 @@ class _Block:
         # In one call of C code from the system to an object that closes it: Ctrl-C may come after any step of
         # Python's, and a bare number that it hits is lost.
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        self._file = next(map(FileIO, map(os.memfd_create, ("procq-shared",), (flags,)), ("r+",)))
+        self._file = next(map(_Descriptor, map(os.memfd_create, ("procq-shared",), (flags,)), ("r+",)))
         self.fd = self._file.fileno()
         self.key = os.getpid() << 32 | next(_numbers)
         self._memory: _Memory | None = None
         _made_here[self.key] = self
-
-    def __del__(self) -> None:
-        file = getattr(self, "_file", None)
-        if file is not None:  # else Ctrl-C came before it
-            file.close()
 
     def load(self) -> object:
         """Unpickle what it holds; it is mapped here only once somebody asks."""

@@ -155,8 +155,19 @@ def test_I2_many_at_once_on_busy_workers() -> None:
         check_invariants(queue)
 
 
+def test_I2_shares_that_the_garbage_collector_finds_are_closed_without_a_warning() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for first in (True, False):
+        for _ in range(10):
+            shared = procq.share(b"abc")
+            cycle: list[object] = [shared._block._file, shared] if first else [shared, shared._block._file]
+            cycle.append(cycle)
+        del shared, cycle
+        gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 @first_calls
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of what Ctrl-C left to the garbage collector
 def test_I2_ctrl_c_amid_share_leaves_nothing() -> None:
     """At any moment, and without a queue that would have it wait."""
     before = len(list(Path("/proc/self/fd").iterdir()))

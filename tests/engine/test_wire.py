@@ -9,7 +9,7 @@ from tests.support.frames import as_object, in_one, read_up, the_task, the_tasks
 
 from procq.engine.local import wire
 from procq.outcome import Ended
-from procq.parcel import Buffer, Parcel, Payload
+from procq.parcel import BESIDE_BYTES, Buffer, Parcel, Payload
 
 PAIRS = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 #: With lone surrogates, which paths that are not UTF-8 are full of.
@@ -243,6 +243,15 @@ def test_buffers_that_belong_to_nothing_are_refused() -> None:
         wire.frame_sizes(struct.pack("<IIQ", wire._BIG_OK | 1 << 8, 40, 0))
 
 
+@pytest.mark.parametrize("size", [0, wire.IS_BYTES, BESIDE_BYTES - 1])
+def test_H5_buffers_too_small_to_stand_beside_are_no_frame(size: int) -> None:
+    """A million of nothing in one frame would hold the lock for seconds."""
+    frame = b"".join(wire.pack_success(1, 2, PARCEL, 1.0, 2.0, 0.5, 7))  # type: ignore[arg-type]
+    at = frame.index(struct.pack("<Q", len(PARCEL.buffers[0])))
+    with pytest.raises(wire.WireError, match="buffers"):
+        wire.frame_sizes(frame[:at] + struct.pack("<Q", size) + frame[at + 8 :])
+
+
 def test_texts_of_an_error_that_are_no_text_arrive_readable() -> None:
     ended = Ended("error", 0, 0, error_types=("E",), message="lone \udc80", traceback="\ud800")
 
@@ -322,14 +331,15 @@ def test_a_big_failure_to_start_survives() -> None:
 
 
 def test_a_buffer_of_bytes_comes_as_bytes_and_another_as_memory_to_be_written_to() -> None:
-    frame = wire.pack_success(1, 2, Parcel(b"pickle", [b"bytes", memoryview(bytearray(b"array"))]), 1.0, 2.0, 0.5, 7)
+    size = BESIDE_BYTES
+    frame = wire.pack_success(1, 2, Parcel(b"pickle", [bytes(size), memoryview(bytearray(size))]), 1.0, 2.0, 0.5, 7)
 
     (message,) = unpacked(in_one(frame))
 
     assert isinstance(message, tuple)
     assert isinstance(message[2], Parcel)
     assert list(map(type, message[2].buffers)) == [bytes, memoryview]
-    assert list(map(bytes, message[2].buffers)) == [b"bytes", b"array"]
+    assert list(map(bytes, message[2].buffers)) == [bytes(size)] * 2
     assert not message[2].buffers[1].readonly  # type: ignore[union-attr]
 
 

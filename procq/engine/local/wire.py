@@ -29,7 +29,7 @@ import struct
 from itertools import islice
 
 from procq.outcome import Ended
-from procq.parcel import Buffer, Parcel, Payload
+from procq.parcel import BESIDE_BYTES, Buffer, Parcel, Payload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -691,8 +691,10 @@ def frame_sizes(data: bytes, at: int = 0) -> list[int] | None:
     if len(data) - at < head_size:
         return None
     sizes = struct.unpack_from(f"<{count}Q", data, at + head_size - 8 * count)
-    if max(map(unmarked, sizes)) > _BODY_MAX:
-        raise _malformed(data[at : at + _UP_HEAD_SIZE], "buffers that nothing can hold")
+    lengths = list(map(unmarked, sizes))
+    # What is smaller is part of the pickle; a million of nothing would be taken apart under the lock.
+    if min(lengths) < BESIDE_BYTES or max(lengths) > _BODY_MAX:
+        raise _malformed(data[at : at + _UP_HEAD_SIZE], "buffers of lengths that none has")
     return [head_size, body_size, *sizes]
 
 
