@@ -76,7 +76,8 @@ def _error_text(error: BaseException, last: AttemptRecord | None) -> str:
         return loader.describe(error)
     name = last.error_type.rpartition(".")[2]
     text = " ".join((last.message or "").split())
-    return f"{name}: {text}" if text else name
+    # What is no `Exception`, `sys.exit(3)` say, is told with its name already.
+    return text if text == name or text.startswith(f"{name}: ") else f"{name}: {text}".removesuffix(": ")
 
 
 def where(traceback: str) -> str:

@@ -333,6 +333,19 @@ def test_the_closing_block_names_each_failed_task_its_error_and_its_line(run: Ru
     ]
 
 
+def test_a_task_that_would_end_its_program_is_told_with_one_name(write: Write, procq: Run) -> None:
+    write(
+        "import sys\nfrom procq import task\n"
+        "def interrupted(): raise KeyboardInterrupt\n"
+        "def jobs(): return [task(sys.exit).spec(3), task(interrupted).spec()]\n"
+    )
+
+    done = procq("run", "jobs.py", "-q")
+
+    assert "  SystemExit: 3 " in done.err
+    assert "  KeyboardInterrupt " in done.err
+
+
 def test_a_failure_is_shown_as_it_happens_with_its_traceback(run: Run) -> None:
     lines = run("bad").err.splitlines()
 

@@ -21,7 +21,7 @@ from tests.support.leaks import no_leaks  # noqa: F401 - a fixture
 from procq.engine.local import transport, wire
 from procq.engine.local.transport import Channel, WorkerEnd, above_standard_streams
 from procq.inside import Terminated
-from procq.parcel import Parcel
+from procq.parcel import BESIDE_BYTES, Parcel
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -135,7 +135,7 @@ def test_a_result_of_any_size_arrives_as_bytes(pair: Pair, size: int) -> None:
     assert not pair.channel.receiving
 
 
-@pytest.mark.parametrize("size", [1, wire.PIECE_MAX, 100_000, 3_000_001])
+@pytest.mark.parametrize("size", [BESIDE_BYTES, BESIDE_BYTES + 1, 100_000, 3_000_001])
 def test_buffers_of_any_size_arrive_writable_in_memory_of_their_own(pair: Pair, size: int) -> None:
     parcel = Parcel(b"pickle", [memoryview(pattern(size)), memoryview(pattern(2 * size))])
     with ThreadPoolExecutor(1) as pool:
