@@ -128,7 +128,7 @@ def test_H4_bytes_that_are_no_text_are_shown_as_escapes() -> None:
 # --- what tasks do to their streams ---
 
 
-@pytest.mark.parametrize("how", ["replace", "none", "dup2", "close", "redirect"])
+@pytest.mark.parametrize("how", ["replace", "none", "dup2", "close", "close streams", "detach", "redirect"])
 def test_H4_the_next_attempt_finds_the_streams_as_they_were(how: str, capfd: pytest.CaptureFixture[str]) -> None:
     with Queue(workers=1, capture=True) as queue:
         before = queue.submit(pid).result(PATIENCE_S)
@@ -138,6 +138,17 @@ def test_H4_the_next_attempt_finds_the_streams_as_they_were(how: str, capfd: pyt
         assert queue.submit(pid).result(PATIENCE_S) == before
 
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("how", ["close streams", "detach"])
+def test_H4_so_it_does_where_nothing_is_captured(how: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with Queue(workers=1) as queue:
+        before = queue.submit(pid).result(PATIENCE_S)
+        queue.submit(tasks.meddle, how).result(PATIENCE_S)
+        queue.submit(tasks.write, "next", "err").result(PATIENCE_S)
+        assert queue.submit(pid).result(PATIENCE_S) == before
+
+    assert capfd.readouterr() == ("before next", "err")
 
 
 def test_H4_a_task_that_closes_every_descriptor_is_charged_alone() -> None:

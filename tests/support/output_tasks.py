@@ -84,6 +84,13 @@ def meddle(how: str) -> None:
         sys.stdout.flush()
         os.close(1)
         os.close(2)
+    elif how == "close streams":
+        sys.stdout.close()
+        sys.stderr.close()
+    elif how == "detach":
+        sys.stdout.flush()
+        sys.stdout.detach()  # type: ignore[union-attr]
+        sys.stderr.detach()  # type: ignore[union-attr]
     elif how == "redirect":
         import contextlib  # noqa: PLC0415
 

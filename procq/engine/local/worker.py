@@ -430,7 +430,7 @@ def peak_rss_bytes() -> int:
 
 
 def flush_streams() -> None:
-    """Let what the task printed appear before its outcome does."""
+    """Let what the task printed appear before its outcome does, and give the next one streams if it closed them."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -439,8 +439,32 @@ def flush_streams() -> None:
 
 
 def _flush_each() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:  # noqa: SIM105 - contextlib is an import more for every worker
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        try:
             stream.flush()
-        except BaseException:  # noqa: BLE001, S110 - as above
-            pass
+        except BaseException:  # noqa: BLE001 - as above
+            if _is_closed(stream):
+                _open_again(name, fd)
+
+
+def _is_closed(stream: object) -> bool:
+    try:
+        return bool(stream.closed)  # type: ignore[attr-defined]
+    except ValueError:  # it was detached from its buffer
+        return True
+    except BaseException:  # noqa: BLE001 - None, or a task's own object
+        return False
+
+
+def _open_again(name: str, fd: int) -> None:
+    """Set a standard stream anew; its descriptor stays open when Python's own stream is closed."""
+    stream = getattr(sys, f"__{name}__")
+    if stream is None or _is_closed(stream):
+        errors = "backslashreplace" if fd == 2 else None  # noqa: PLR2004 - as Python sets them up
+        try:
+            stream = open(fd, "w", buffering=1, errors=errors, closefd=False)  # noqa: SIM115 - no path
+        except OSError:  # the task has closed that as well
+            return
+        setattr(sys, f"__{name}__", stream)
+    setattr(sys, name, stream)
