@@ -560,7 +560,7 @@ def test_H5_claims_closed_by_a_task_end_the_worker_with_more_to_do() -> None:
 def test_H5_closed_standard_streams_harm_nobody() -> None:
     with Driver() as driver:
         assert driver.result(tasks.close_standard_streams) == "closed"
-        assert driver.run(tasks.shout, "into the void").outcome == "error", "print to a closed file raises, as anywhere"
+        assert driver.run(tasks.shout, "with streams again").outcome == "ok"
         assert driver.result(tasks.add, 1, 2) == 3
         assert driver.leave().signal is None
 
