@@ -6,6 +6,7 @@ Beside test_big_payloads.py, which has the sizes.
 import gc
 import os
 import random
+import select
 import signal
 import threading
 import time
@@ -145,7 +146,7 @@ def test_F3_cancel_of_a_task_whose_worker_is_stopped_amid_the_payload() -> None:
 def test_F3_cancel_of_a_task_whose_worker_is_stopped_amid_the_result(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     with Queue(workers=2, kill_grace=0.1) as queue:
-        handle = queue.submit(tasks.announced_big, gate.path, 100 * MiB)
+        handle = queue.submit(tasks.gated_big, gate.path, 100 * MiB)
         stop_amid_result(queue, gate)
         others = [queue.submit(tasks.echo, number) for number in range(10)]
 
@@ -160,7 +161,10 @@ def test_F3_cancel_of_a_task_whose_worker_is_stopped_amid_the_result(tmp_path: P
 def stop_amid_result(queue: Queue, gate: Gate) -> int:
     """Stop a worker that has sent a part of its result."""
     pid = gate.wait_begun()
+    (channel,) = (worker.channel for worker in engine_of(queue)._workers.values() if worker.pid == pid)
     with queue._supervisor.lock:  # so that nobody reads
+        gate.open()
+        assert select.select([channel.stream_fd], [], [], PATIENCE_S)[0]
         wait_stuck(pid)
         os.kill(pid, signal.SIGSTOP)
     return pid
@@ -169,7 +173,7 @@ def stop_amid_result(queue: Queue, gate: Gate) -> int:
 def test_a_worker_that_is_stopped_amid_its_result_and_continued_has_lost_nothing(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     with Queue(workers=1) as queue:
-        handle = queue.submit(tasks.announced_big, gate.path, 50 * MiB)
+        handle = queue.submit(tasks.gated_big, gate.path, 50 * MiB)
         pid = stop_amid_result(queue, gate)
         turns = engine_of(queue).turns
         threading.Event().wait(0.2)  # nothing shall happen, and nothing tells so
@@ -183,7 +187,7 @@ def test_a_worker_that_is_stopped_amid_its_result_and_continued_has_lost_nothing
 def test_D5_a_big_result_of_an_attempt_that_ended_in_time_may_arrive_later(tmp_path: Path) -> None:
     """The timeout bounds the running time, not how long the result travels."""
     gate = Gate(tmp_path)
-    limited = task(tasks.announced_big, timeout=1)
+    limited = task(tasks.gated_big, timeout=1)
     with Queue(workers=1) as queue:
         handle = queue.submit(limited.spec(gate.path, 50 * MiB))
         pid = stop_amid_result(queue, gate)
@@ -198,7 +202,7 @@ def test_D5_a_worker_that_never_finishes_its_result_is_overdue_all_the_same(
 ) -> None:
     monkeypatch.setattr(patience, "TRANSFER_S", 0.2)
     gate = Gate(tmp_path)
-    limited = task(tasks.announced_big, timeout=1)
+    limited = task(tasks.gated_big, timeout=1)
     with Queue(workers=1, kill_grace=0.1) as queue:
         handle = queue.submit(limited.spec(gate.path, 50 * MiB))
         stop_amid_result(queue, gate)

@@ -191,6 +191,13 @@ def announced_big(path: str, size: int) -> bytes:
     return data
 
 
+def gated_big(path: str, size: int) -> bytes:
+    """Return bytes that are there already when the gate opens."""
+    data = b"x" * size
+    pass_gate(path)
+    return data
+
+
 def length(data: bytes) -> int:
     return len(data)
 
