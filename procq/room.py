@@ -129,7 +129,7 @@ class Room:
 
     def _is_full(self, size: int) -> bool:
         scheduler = self._scheduler
-        if self._max_pending is not None and scheduler.open - len(scheduler.running) >= self._max_pending:
+        if self._max_pending is not None and scheduler.waiting >= self._max_pending:
             return True
         if self._max_pending_bytes is None or not scheduler.open:
             return False
@@ -142,7 +142,7 @@ class Room:
     def _bound(self) -> str:
         """Say which bound is reached."""
         scheduler = self._scheduler
-        waiting = scheduler.open - len(scheduler.running)
+        waiting = scheduler.waiting
         if self._max_pending is not None and waiting >= self._max_pending:
             return f"{waiting} tasks wait already (max_pending={self._max_pending})"
         return f"{scheduler.open_bytes} bytes of payload wait already (max_pending_bytes={self._max_pending_bytes})"

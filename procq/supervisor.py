@@ -681,7 +681,7 @@ class Supervisor:
 
     def waiting(self) -> int:
         """Return how many tasks wait; the lock need not be held for a rough answer."""
-        return self.scheduler.open - len(self.scheduler.running)
+        return self.scheduler.waiting
 
 
 #: How long a thread looks out for the end of a task before it sleeps, in seconds.

@@ -116,6 +116,11 @@ class Scheduler:
         self._cutting = False
 
     @property
+    def waiting(self) -> int:
+        """How many tasks have not ended and do not run."""
+        return self.open - len(self.running)
+
+    @property
     def counts(self) -> dict[Status, int]:
         """How many tasks are in which state; ended ones are counted even when forgotten."""
         ready = len(self.ready) + len(self.ahead)

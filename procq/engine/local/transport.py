@@ -348,7 +348,7 @@ class Channel:
         """Keep the beginning of a frame until the rest has come."""
         self.moves += 1
         sizes = wire.frame_sizes(data, at)
-        if sizes is None or sum(map(wire.unmarked, sizes)) <= _KEPT_MAX:
+        if sizes is None or wire.length_of(sizes) <= _KEPT_MAX:
             self._rest = data[at:]
         else:
             self._incoming = _Incoming(sizes)
@@ -458,7 +458,7 @@ class _Incoming:
 
     def __init__(self, sizes: "Sequence[int]") -> None:
         #: bytes still to come, of the whole frame
-        self.missing = sum(map(wire.unmarked, sizes))
+        self.missing = wire.length_of(sizes)
         head_size, body_size, *buffer_sizes = sizes
         #: those that have begun to come
         self._places: list[_Growing | _Reserved] = [_Growing(head_size)]

@@ -655,7 +655,7 @@ def unpack_up(data: bytes, messages: "list[UpMessage]") -> int:
             sizes = frame_sizes(data, at)
             if sizes is None:
                 break
-            next_at = at + sum(map(unmarked, sizes))
+            next_at = at + length_of(sizes)
             if next_at > end:
                 break
             append(unpack_frame(*_cut(data, at, sizes)))
@@ -867,6 +867,11 @@ def is_marked(size: int) -> bool:
 def unmarked(size: int) -> int:
     """Return a length without its mark."""
     return size & ~IS_BYTES
+
+
+def length_of(sizes: "Sequence[int]") -> int:
+    """Return how many bytes a frame has whose parts are so long, marked or not."""
+    return sum(map(unmarked, sizes))
 
 
 def _frame(head: bytes, payloads: "Sequence[Payload]") -> Frame:
