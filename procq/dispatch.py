@@ -12,6 +12,7 @@ from procq.core.scheduler import Scheduler
 from procq.core.task import Task
 from procq.engine.headroom import Headroom
 from procq.engine.protocol import Engine
+from procq.slots import DEFAULT_GROUP
 
 
 @final
@@ -24,11 +25,12 @@ class Dispatcher:
         headroom: As `Supervisor`.
     """
 
-    __slots__ = ("_engine", "_headroom", "_scheduler", "closed", "paused")
+    __slots__ = ("_engine", "_headroom", "_places", "_scheduler", "closed", "paused")
 
     def __init__(self, scheduler: Scheduler, engine: Engine, headroom: Headroom | None) -> None:
         self._scheduler = scheduler
         self._engine = engine
+        self._places = engine.places[DEFAULT_GROUP]
         self._headroom = headroom
         #: the user wants nothing new to start
         self.paused = False
@@ -45,7 +47,7 @@ class Dispatcher:
             if self._headroom is not None and self._headroom.is_short(now):
                 self._start_alone(now)
                 return
-            self._engine.foresee(backlog)
+            self._places.foresee(backlog)
             self._hand_out(now)
             self._engine.flush()
 
@@ -55,7 +57,7 @@ class Dispatcher:
         What was sent ahead goes on: it is some milliseconds of work for each worker.
         """
         task = None if self._scheduler.running else self._scheduler.next_ready()
-        if task is not None and self._engine.idle:
+        if task is not None and self._places.idle:
             self._scheduler.start(task, now)
             self._engine.start(task)
             self._engine.flush()
@@ -64,23 +66,24 @@ class Dispatcher:
         """Decide who gets what, the most urgent first."""
         scheduler = self._scheduler
         engine = self._engine
+        places = self._places
         while True:
             task = scheduler.next_ready()
             if task is None:
-                if scheduler.ahead and engine.idle:
+                if scheduler.ahead and places.idle:
                     # A worker idles while a task waits behind another one: move it there (B8).
                     self.take_back(scheduler.first_ahead(), now)
                     continue
                 return
-            if engine.idle:
+            if places.idle:
                 scheduler.start(task, now)
                 engine.start(task)
-            elif engine.roomy and self._may_go_ahead(task):
+            elif places.roomy and self._may_go_ahead(task):
                 scheduler.send_ahead(task)
                 engine.send_ahead(task)
             elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
                 self.take_back(less_urgent, now)
-                if engine.roomy and not self._may_go_ahead(task) and not engine.idle:
+                if places.roomy and not self._may_go_ahead(task) and not places.idle:
                     return  # it cannot be sent ahead: the worker that ends first takes it
             else:
                 return
@@ -102,9 +105,8 @@ class Dispatcher:
             if task.seq in self._scheduler.ahead:  # else it came back with another of the same worker
                 self.take_back(task, now)
 
-    @property
-    def backlog(self) -> int:
-        """How many attempts could begin if there were more workers, those that wait ahead included."""
+    def backlog(self, _group: str) -> int:
+        """Return how many attempts of a group could begin if there were more workers, those ahead included."""
         if self.paused:
             return 0
         backlog = len(self._scheduler.ready) + len(self._scheduler.ahead)
@@ -120,7 +122,7 @@ class Dispatcher:
         read here may have brought as well.
         """
         scheduler = self._scheduler
-        if (scheduler.ready or scheduler.ahead) and self._engine.growing:
+        if (scheduler.ready or scheduler.ahead) and self._places.growing:
             self._engine.wake()
         elif (scheduler.delayed or scheduler.expiring) and (due := scheduler.next_due()) is not None:
             self._engine.wake(due)

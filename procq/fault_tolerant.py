@@ -15,6 +15,7 @@ from procq.core.states import UNSUCCESSFUL, Status
 from procq.core.task import Task
 from procq.errors import DuplicateTaskError, NotReservedError, UnknownDependencyError, UnknownTaskError, UsageError
 from procq.outcome import Ended
+from procq.slots import DEFAULT_GROUP, ONE_CPU
 from procq.units import Duration, UnitError, count, seconds
 
 #: A duration, or a function of how often the task has failed (from 1) that returns one.
@@ -304,6 +305,8 @@ class _Rules:
     never_retry: frozenset[str] = frozenset()
     retry_for_s: float | None = None
     run_if = "success"
+    group = DEFAULT_GROUP
+    demand = ONE_CPU
 
     def __init__(self, max_attempts: int, backoff: _Cooldown) -> None:
         self.max_attempts = max_attempts

@@ -41,6 +41,7 @@ from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
+from procq.slots import DEFAULT_GROUP
 from procq.spec import DEFAULTS, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds, size_bytes
@@ -339,7 +340,7 @@ class Queue:
         """
         count(workers, field="workers", least=1)
         with self._supervisor.entry:
-            self._supervisor.resize(workers)
+            self._supervisor.resize(workers, DEFAULT_GROUP)
             self.workers = workers
 
     # --- submitting ----------------------------------------------------------------------------

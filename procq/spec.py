@@ -26,7 +26,8 @@ from procq.errors import UsageError
 from procq.outcome import qualified_name
 from procq.payload import BY_NAME, placeholder, same
 from procq.retry import Backoff, BackoffLike, as_backoff
-from procq.units import Duration, count, is_datetime, seconds
+from procq.slots import DEFAULT_GROUP, ONE_CPU, Demand
+from procq.units import Duration, Size, count, is_datetime, seconds, size_bytes
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -63,6 +64,9 @@ class _HandlerOptions(TypedDict, total=False):
     retry_on: "type[BaseException] | Iterable[type[BaseException]]"
     never_retry: "type[BaseException] | str | Iterable[type[BaseException] | str]"
     retry_for: Duration | None
+    group: str
+    cpus: int
+    memory: Size | None
 
 
 class OptionArguments(_HandlerOptions, total=False):
@@ -80,8 +84,8 @@ class Options:
     """
 
     __slots__ = (
-        "_alone", "backoff", "delay_s", "depends_on", "expires", "given", "id", "is_derived", "max_attempts",
-        "never_retry", "priority", "retry_for_s", "retry_on", "run_at", "run_if", "timeout_s", "type",
+        "_alone", "backoff", "delay_s", "demand", "depends_on", "expires", "given", "group", "id", "is_derived",
+        "max_attempts", "never_retry", "priority", "retry_for_s", "retry_on", "run_at", "run_if", "timeout_s", "type",
     )  # fmt: skip
 
     given: Mapping[str, object]
@@ -112,6 +116,8 @@ class Options:
         self.retry_on = None if retry_on is None else _class_names(retry_on, "retry_on", frozenset())
         self.never_retry = _class_names(given.get("never_retry", ()), "never_retry", _RETRIABLE_OUTCOMES)
         self.retry_for_s = _seconds_or_none(given.get("retry_for"), "retry_for")
+        self.group = _text(given.get("group", DEFAULT_GROUP), "group")
+        self.demand = _demand(given.get("cpus", 1), given.get("memory"))
         self._alone: Options | None = None
         #: whether `id` was derived from the arguments; then nobody asks for the task by it later, and
         #: its result need not be kept for that (F5)
@@ -190,6 +196,13 @@ def _positive_or_none(value: object, field: str) -> float | None:
     if result == 0:
         raise UsageError(f"{field}={value!r}: must be longer than 0; leave it out for no limit")
     return result
+
+
+def _demand(cpus: object, memory: object) -> Demand:
+    demand = Demand(
+        count(cpus, field="cpus", least=1), 0 if memory is None else size_bytes(cast("Size", memory), field="memory")
+    )
+    return ONE_CPU if demand == ONE_CPU else demand
 
 
 def _instant_or_none(value: object, field: str) -> "datetime | None":
@@ -533,7 +546,9 @@ def task(
         options: `id`, `type` (default: the qualified name), `priority` (0), `max_attempts` (1,
             counts all tries), `timeout` (of one attempt, default none), `run_at` or `delay`,
             `expires`, `depends_on`, `run_if` ("success", "done", "failure"), `backoff`,
-            `retry_on`, `never_retry`, `retry_for`; times as in `procq.units`.
+            `retry_on`, `never_retry`, `retry_for`, `group` (of workers, "default"), `cpus` (1) and
+            `memory` (none: what an attempt holds of the queue's `resources`); times and sizes as in
+            `procq.units`.
 
     Raises:
         UsageError: An option is unknown or its value cannot be, or `fn` is no plain function.

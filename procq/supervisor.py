@@ -454,10 +454,10 @@ class Supervisor:
             return self.scheduler.purge(tasks)
 
     @changes
-    def resize(self, workers: int) -> None:
-        """Change how many workers there may be (contract H1); the lock is held."""
+    def resize(self, workers: int, group: str) -> None:
+        """Change how many workers a group may have (contract H1); the lock is held."""
         with self._change:
-            self.engine.resize(workers)
+            self.engine.places[group].resize(workers)
 
     # --- what the engine reports (procq.engine.protocol.Host) ------------------------------------
 
@@ -501,10 +501,9 @@ class Supervisor:
         """Something was logged in an attempt."""
         self.log_thread.put(handle)
 
-    @property
-    def backlog(self) -> int:
-        """How many attempts could begin if there were more workers, those that wait ahead included."""
-        return self.dispatcher.backlog
+    def backlog(self, group: str) -> int:
+        """Return how many attempts of a group could begin if there were more workers, those ahead included."""
+        return self.dispatcher.backlog(group)
 
     def next_due(self) -> float | None:
         """Return when `tick` must be called next if nothing happens before."""

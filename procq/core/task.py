@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from procq.core.states import Status
 from procq.parcel import Payload
+from procq.slots import Demand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,6 +63,14 @@ class Rules(Protocol):
     @property
     def run_if(self) -> str:
         """After which ends of its dependencies it runs: "success", "done" or "failure"."""
+
+    @property
+    def group(self) -> str:
+        """Which set of workers runs it."""
+
+    @property
+    def demand(self) -> Demand:
+        """What one attempt takes of the queue's resources."""
 
 
 class AttemptRecord(NamedTuple):
@@ -216,6 +225,11 @@ class Task:
     def timeout_s(self) -> float | None:
         """How long one attempt may run; for engines."""
         return self.rules.timeout_s
+
+    @property
+    def group(self) -> str:
+        """Which set of workers runs it."""
+        return self.rules.group
 
     @property
     def depends_on(self) -> "Sequence[Task]":

@@ -15,7 +15,7 @@ Rule: nothing here reads a real clock or starts a thread.
 import contextlib
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NoReturn, final
@@ -29,6 +29,7 @@ from procq.inside import Context, Terminated, enter
 from procq.outcome import Ended, class_names
 from procq.parcel import Payload, copied
 from procq.payload import load_call
+from procq.slots import DEFAULT_GROUP
 from procq.units import Duration, seconds
 
 if TYPE_CHECKING:
@@ -222,6 +223,11 @@ class InlineEngine:
         self._host = host
 
     @property
+    def places(self) -> "Mapping[str, InlineEngine]":
+        """Where, by group: all here, one at a time."""
+        return {DEFAULT_GROUP: self}
+
+    @property
     def idle(self) -> tuple[()] | tuple["InlineEngine"]:
         """Where attempts could begin at once: here within a step, else nowhere."""
         return (self,) if self._room and self._run is None else ()
@@ -343,7 +349,7 @@ class InlineEngine:
             self._alarmed = False
             host.tick(self.clock.now)
             host.settle()
-            wants_worker = host.backlog > 0 and not self._broken
+            wants_worker = any(host.backlog(group) for group in self.places) and not self._broken
         if wants_worker and not self._initialized:
             self._initialize(host)
         with host.lock:

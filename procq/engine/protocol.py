@@ -5,7 +5,7 @@ retries or graphs.  Unless it says otherwise, everything here is called under th
 queue, by whichever thread holds it, and must not block.
 """
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
@@ -35,6 +35,10 @@ class Attempt(Protocol):
     @property
     def type(self) -> str:
         """What kind of task it is; attempts of one kind last about as long."""
+
+    @property
+    def group(self) -> str:
+        """Which set of workers runs it."""
 
     @property
     def seq(self) -> int:
@@ -101,9 +105,8 @@ class Host(Protocol):
     def tick(self, now: float) -> None:
         """Time has passed or something was reported: decide what happens next."""
 
-    @property
-    def backlog(self) -> int:
-        """How many attempts could begin if there were more places."""
+    def backlog(self, group: str) -> int:
+        """Return how many attempts of a group could begin if there were more places."""
 
     def broken(self, ended: Ended) -> None:
         """Attempts cannot be run at all; every one would end like this (contract D11)."""
@@ -115,14 +118,8 @@ class Host(Protocol):
         """The engine has left nothing behind and makes no further call.  Called without the lock."""
 
 
-class Engine(Protocol):
-    """Where attempts run."""
-
-    def now(self) -> float:
-        """Read the engine's monotonic clock, in seconds; with or without the lock."""
-
-    def open(self, host: Host) -> None:
-        """Get ready to run attempts; called without the lock, and again only if it raised."""
+class Places(Protocol):
+    """Where the attempts of one group run (contract B7)."""
 
     def foresee(self, backlog: int) -> None:
         """Learn how many attempts wait in all, before some of them are handed out."""
@@ -135,14 +132,35 @@ class Engine(Protocol):
     def roomy(self) -> Sized:
         """Where attempts could be sent ahead, to wait behind others."""
 
+    @property
+    def growing(self) -> bool:
+        """Whether more workers may be started for what is ready."""
+
+    def resize(self, workers: int) -> None:
+        """Change how many attempts may run at once; never disturbs one that runs."""
+
+
+class Engine(Protocol):
+    """Where attempts run."""
+
+    @property
+    def places(self) -> Mapping[str, Places]:
+        """Where, by group; the same groups as long as it lives."""
+
+    def now(self) -> float:
+        """Read the engine's monotonic clock, in seconds; with or without the lock."""
+
+    def open(self, host: Host) -> None:
+        """Get ready to run attempts; called without the lock, and again only if it raised."""
+
     def start(self, attempt: Attempt) -> None:
-        """Begin an attempt; only while something is `idle`.  Its `fence` is already the new one."""
+        """Begin an attempt; only while something of its group is `idle`.  Its `fence` is already the new one."""
 
     def fits_ahead(self, attempt: Attempt) -> bool:
         """Whether an attempt is small enough to be sent ahead."""
 
     def send_ahead(self, attempt: Attempt) -> None:
-        """Send an attempt to a busy worker; only while something is `roomy`."""
+        """Send an attempt to a busy worker; only while something of its group is `roomy`."""
 
     def look(self, now: float) -> None:
         """Hear in a caller's thread what the engine's own has had no time for; the host is told as ever."""
@@ -173,13 +191,6 @@ class Engine(Protocol):
             Whether it is being stopped.  False: it has ended, or it turned out not to have
             begun and was `returned`.
         """
-
-    @property
-    def growing(self) -> bool:
-        """Whether more workers may be started for what is ready."""
-
-    def resize(self, workers: int) -> None:
-        """Change how many attempts may run at once; never disturbs one that runs."""
 
     def wake(self, by: float | None = None) -> None:
         """Have `tick` called soon, or at the latest at the instant `by`."""

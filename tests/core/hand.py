@@ -9,6 +9,7 @@ from procq.core.states import Status
 from procq.core.task import Task
 from procq.outcome import Ended
 from procq.retry import Backoff, constant
+from procq.slots import DEFAULT_GROUP, ONE_CPU, Demand
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
@@ -29,6 +30,8 @@ class FixedRules:
     never_retry: frozenset[str] = frozenset()
     retry_for_s: float | None = None
     run_if: str = "success"
+    group: str = DEFAULT_GROUP
+    demand: Demand = ONE_CPU
 
 
 class RuleArguments(TypedDict, total=False):
@@ -41,6 +44,8 @@ class RuleArguments(TypedDict, total=False):
     never_retry: frozenset[str]
     retry_for_s: float | None
     run_if: str
+    group: str
+    demand: Demand
 
 
 class Hand:

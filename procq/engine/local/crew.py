@@ -30,6 +30,7 @@ from procq.errors import WorkerStartError
 from procq.log import ERROR, WARNING, Logger
 from procq.outcome import Ended, class_names
 from procq.parcel import Payload
+from procq.slots import DEFAULT_GROUP
 
 logger = Logger(__name__)
 
@@ -141,7 +142,7 @@ class Crew:
 
     def chores(self, host: Host, now: float) -> list[Callable[[], object]]:
         """Take over what must be done without the lock, because it takes milliseconds."""
-        births = 0 if self.is_closing else self._staffing.births(len(self.workers), host.backlog, now)
+        births = 0 if self.is_closing else self._staffing.births(len(self.workers), host.backlog(DEFAULT_GROUP), now)
         if not (births or self._news or self._asked or self._doomed):
             return []
         chores: list[Callable[[], object]] = [partial(logger.log, *news) for news in self._news]

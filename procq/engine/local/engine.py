@@ -40,6 +40,7 @@ from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import WorkerStartError
 from procq.outcome import Ended
 from procq.parcel import Payload
+from procq.slots import DEFAULT_GROUP
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
@@ -123,6 +124,7 @@ class LocalEngine:
         self._workers = self._crew.workers
         self.idle = self._crew.idle
         self.roomy = self._crew.roomy
+        self.places = {DEFAULT_GROUP: self}
         #: how many attempts wait ahead of workers
         self._ahead = 0
         self._paces = Paces()
@@ -303,7 +305,7 @@ class LocalEngine:
         """Decide how long to sleep; the lock is held."""
         now = time.monotonic()
         review_at = self._review_at if self._ahead else None
-        births_at = self._crew.births_at(now) if host.backlog else None
+        births_at = self._crew.births_at(now) if host.backlog(DEFAULT_GROUP) else None
         return self._loop.plan((host.next_due(), review_at, births_at), now)
 
     def _spare_s(self, now: float) -> float:
