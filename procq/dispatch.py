@@ -1,4 +1,4 @@
-"""Which ready task goes to which free place, and which is taken back from it (contract B8, D10, H1).
+"""Which ready task goes to which free place, and which is taken back from it (contract B7-B9, D10, H1).
 
 Asks the scheduler what is most urgent and the engine who is free; decides nothing of what happens
 to a task afterwards.
@@ -11,8 +11,7 @@ from typing import final
 from procq.core.scheduler import Scheduler
 from procq.core.task import Task
 from procq.engine.headroom import Headroom
-from procq.engine.protocol import Engine
-from procq.slots import DEFAULT_GROUP
+from procq.engine.protocol import Engine, Places
 
 
 @final
@@ -30,7 +29,7 @@ class Dispatcher:
     def __init__(self, scheduler: Scheduler, engine: Engine, headroom: Headroom | None) -> None:
         self._scheduler = scheduler
         self._engine = engine
-        self._places = engine.places[DEFAULT_GROUP]
+        self._places = engine.places
         self._headroom = headroom
         #: the user wants nothing new to start
         self.paused = False
@@ -42,37 +41,71 @@ class Dispatcher:
         if self.paused or self.closed:
             return
         scheduler = self._scheduler
-        backlog = len(scheduler.ready) + len(scheduler.ahead)
-        if backlog:
-            if self._headroom is not None and self._headroom.is_short(now):
-                self._start_alone(now)
-                return
-            self._places.foresee(backlog)
-            self._hand_out(now)
-            self._engine.flush()
+        if not (scheduler.ready or scheduler.ahead):
+            return
+        if self._headroom is not None and self._headroom.is_short(now):
+            self._start_alone(now)
+            return
+        if scheduler.counts_slots:
+            self._hand_out_slots(now)
+        else:
+            for group, places in self._places.items():
+                backlog = scheduler.backlog(group)
+                if backlog:
+                    places.foresee(backlog)
+                    self._hand_out(group, places, now)
+        self._engine.flush()
 
     def _start_alone(self, now: float) -> None:
         """Memory is short: start one attempt if none runs, since nobody else may ever free any (contract D10).
 
         What was sent ahead goes on: it is some milliseconds of work for each worker.
         """
-        task = None if self._scheduler.running else self._scheduler.next_ready()
-        if task is not None and self._places.idle:
-            self._scheduler.start(task, now)
-            self._engine.start(task)
+        task = None if self._scheduler.running else self._first_startable()
+        if task is not None:
+            self._start(task, now)
             self._engine.flush()
 
-    def _hand_out(self, now: float) -> None:
-        """Decide who gets what, the most urgent first."""
+    def _first_startable(self) -> Task | None:
+        """Return the most urgent task of all groups in which somebody is idle, or None."""
+        scheduler = self._scheduler
+        tasks = [scheduler.next_ready(group) for group, places in self._places.items() if places.idle]
+        return min((task for task in tasks if task is not None), key=scheduler.precedence, default=None)
+
+    def _start(self, task: Task, now: float) -> None:
+        self._scheduler.start(task, now)
+        self._engine.start(task)
+
+    def _hand_out_slots(self, now: float) -> None:
+        """Start what the free slots are enough for, the most urgent of all groups first (contract B9).
+
+        When they are not enough for the most urgent one, nothing else starts: else small tasks would take what
+        it waits for, again and again.  For the same reason nothing is sent ahead.
+        """
+        scheduler = self._scheduler
+        if scheduler.ahead:
+            self.take_back_all(now)
+        while (task := self._first_startable()) is not None and scheduler.fits(task):
+            self._start(task, now)
+
+    def held_for_slots(self) -> Task | None:
+        """Return the task that waits for slots, and that all others wait for; None: there is none."""
+        if not self._scheduler.counts_slots:
+            return None
+        task = self._first_startable()
+        return None if task is None or self._scheduler.fits(task) else task
+
+    def _hand_out(self, group: str, places: Places, now: float) -> None:
+        """Decide who of a group gets what, the most urgent first."""
         scheduler = self._scheduler
         engine = self._engine
-        places = self._places
         while True:
-            task = scheduler.next_ready()
+            task = scheduler.next_ready(group)
+            ahead = scheduler.ahead_counts[group]
             if task is None:
-                if scheduler.ahead and places.idle:
+                if ahead and places.idle:
                     # A worker idles while a task waits behind another one: move it there (B8).
-                    self.take_back(scheduler.first_ahead(), now)
+                    self.take_back(scheduler.first_ahead(group), now)
                     continue
                 return
             if places.idle:
@@ -81,7 +114,7 @@ class Dispatcher:
             elif places.roomy and self._may_go_ahead(task):
                 scheduler.send_ahead(task)
                 engine.send_ahead(task)
-            elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
+            elif ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
                 self.take_back(less_urgent, now)
                 if places.roomy and not self._may_go_ahead(task) and not places.idle:
                     return  # it cannot be sent ahead: the worker that ends first takes it
@@ -89,10 +122,10 @@ class Dispatcher:
                 return
 
     def _may_go_ahead(self, task: Task) -> bool:
-        """Whether a task may wait at a busy worker: not if a limit or an expiry could still stop it."""
+        """Whether a task may wait at a busy worker: not if a limit, a breaker or an expiry could still stop it."""
         if task.conditions is not None and task.expires_at is not None:
             return False
-        return not self._scheduler.ready.limited(task.type) and self._engine.fits_ahead(task)
+        return task.type not in self._scheduler.gates and self._engine.fits_ahead(task)
 
     def take_back(self, task: Task, now: float) -> None:
         """Take back a task sent ahead; if it has begun, note that."""
@@ -105,13 +138,15 @@ class Dispatcher:
             if task.seq in self._scheduler.ahead:  # else it came back with another of the same worker
                 self.take_back(task, now)
 
-    def backlog(self, _group: str) -> int:
+    def backlog(self, group: str) -> int:
         """Return how many attempts of a group could begin if there were more workers, those ahead included."""
         if self.paused:
             return 0
-        backlog = len(self._scheduler.ready) + len(self._scheduler.ahead)
+        backlog = self._scheduler.backlog(group)
         if self._headroom is not None and self._headroom.was_short:  # another worker takes memory too
             return 0 if self._scheduler.running else min(1, backlog)
+        if backlog and self.held_for_slots() is not None:  # nor could another worker take anything
+            return 0
         return backlog
 
     def leave_to_loop(self) -> None:
@@ -122,9 +157,11 @@ class Dispatcher:
         read here may have brought as well.
         """
         scheduler = self._scheduler
-        if (scheduler.ready or scheduler.ahead) and self._places.growing:
+        if (scheduler.ready or scheduler.ahead) and any(
+            places.growing and scheduler.backlog(group) for group, places in self._places.items()
+        ):
             self._engine.wake()
-        elif (scheduler.delayed or scheduler.expiring) and (due := scheduler.next_due()) is not None:
+        elif scheduler.has_timers and (due := scheduler.next_due()) is not None:
             self._engine.wake(due)
         look_at = self.look_at()
         if look_at is not None:

@@ -47,7 +47,11 @@ BLOCK: Final = 256
 AHEAD: Final = 4
 
 #: Options that a chunk of items can have as well as one item; any other asks for a task for each.
-_SHARED: Final = frozenset({"type", "priority", "max_attempts", "backoff", "retry_on", "never_retry", "retry_for"})
+_SHARED: Final = frozenset({
+    "backoff", "cpus", "group", "max_attempts", "memory", "never_retry", "priority", "retry_for", "retry_on", "type",
+})  # fmt: skip
+#: Those of them that say when and where a chunk runs; the others are for its items.
+_OF_CHUNKS: Final = frozenset({"cpus", "group", "memory", "priority"})
 
 
 class Submitter(Protocol):
@@ -531,8 +535,8 @@ def alone_because(fn: object, supervisor: Supervisor) -> str:
         others = sorted(fn.options.given.keys() - _SHARED)
         if others:
             return f"the option {others[0]}= of {type_name} is for one item"
-    if supervisor.scheduler.ready.limited(type_name):
-        return f"the type {type_name!r} has a limit"
+    if type_name in supervisor.scheduler.gates:
+        return f"the type {type_name!r} has a limit or a breaker"
     return ""
 
 
@@ -546,5 +550,5 @@ def chunks_of(fn: Any) -> "tuple[Payload, Options] | None":  # noqa: ANN401 - a 
         return None
     if isinstance(data, Parcel) and data.buffers:  # each chunk would take them along
         return None
-    priority = fn.options.priority if is_task else 0
-    return None if inputs else (data, Options({"type": type_name, "priority": priority}))
+    shared = {name: fn.options.given[name] for name in _OF_CHUNKS & fn.options.given.keys()} if is_task else {}
+    return None if inputs else (data, Options({**shared, "type": type_name}))

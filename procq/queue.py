@@ -30,11 +30,14 @@ from typing import (
 from procq import loader
 from procq.batch import draft_all, pickle_call, pickle_initializer, tasks_of
 from procq.closing import Mode, ShutdownReport
+from procq.core.breaker import Breaker
+from procq.core.capacity import Capacity
+from procq.core.policies import Aging, Strict, WeightedFair
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
 from procq.engine.headroom import Headroom
-from procq.engine.local.machine import available_memory, quarter_of_memory, usable_cpus
+from procq.engine.local.machine import available_memory, quarter_of_memory, total_memory, usable_cpus
 from procq.errors import UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.lock import refuse_nested_call
@@ -122,8 +125,18 @@ class Queue:
         workers: How many processes at most; None: as many as there are usable processors
             (affinity and cgroup quota).  They start when there is work for them.
         handlers: Functions by type, for `TaskSpec(type=..., payload=...)`.
-        policy: "strict": highest priority first, then order of submission.
+        policy: "strict": highest priority first, then order of submission.  `Aging()`: likewise, but
+            to wait is worth points, so that nobody starves.  `WeightedFair({...})`: every level gets its
+            share of the starts.  Each states its bound.
         limits: At most so many tasks of a type run at once.
+        resources: What attempts share while they run: "cpu", slots in all (a task takes its `cpus`,
+            1 unless it says; by default there are as many as workers), and "memory", a size (a task
+            takes its `memory`; by default there is as much as the machine or the cgroup has, found
+            out when a task first asks).  Nothing is enforced by this; it decides what runs at
+            once.  When there is not enough free for the most urgent task nothing less urgent starts
+            before it, so a big one is not starved by small ones; from the first task that takes more
+            than one slot on none is sent ahead, which costs throughput where tasks are tiny.
+        breaker: By type: when tasks of that type that keep failing are held back (`Breaker`).
         backoff: What a task waits between attempts unless it says otherwise.
         initializer: Called with `initargs` once in each worker before its first task.  What it
             prepares must be in a module: functions of `__main__` travel by value, each call with
@@ -162,8 +175,10 @@ class Queue:
         workers: int | None = None,
         *,
         handlers: Mapping[str, Callable[..., object]] | None = None,
-        policy: Literal["strict"] = "strict",
+        policy: "Literal['strict'] | Aging | WeightedFair" = "strict",
         limits: Mapping[str, int] | None = None,
+        resources: Mapping[str, Size] | None = None,
+        breaker: Mapping[str, Breaker] | None = None,
         backoff: BackoffLike = exponential(),  # noqa: B008 - immutable
         initializer: Callable[..., object] | None = None,
         initargs: tuple[object, ...] = (),
@@ -184,14 +199,16 @@ class Queue:
             raise UsageError("procq does not run on Windows yet (Linux; macOS best effort); use WSL")
         if not isinstance(capture, bool):
             raise UsageError(f"capture={capture!r}: must be True or False")
-        if policy != "strict":
-            raise UsageError(f"policy={policy!r}: must be 'strict'")
         self._handlers = _checked_handlers(handlers)
         self.workers = usable_cpus() if workers is None else count(workers, field="workers", least=1)
+        self._cpus, memory_bytes = _checked_resources(resources)
         scheduler = Scheduler(
             backoff=as_backoff(backoff),
             draw=_draw if engine == "local" else getattr(engine, "draw", _draw),
+            policy=_checked_policy(policy),
             limits=_checked_limits(limits),
+            breakers=_checked_breakers(breaker),
+            capacity=Capacity(self.workers if self._cpus is None else self._cpus, memory_bytes),
             retention=_checked_bounds(retention, "retention"),
             dead_letters=_checked_bounds(dead_letters, "dead_letters"),
             find_letter_bytes=quarter_of_memory,
@@ -237,6 +254,7 @@ class Queue:
             max_pending_bytes=_checked_byte_bound(max_pending_bytes),
             headroom=headroom,
         )
+        self._mind_slots()
         self._numbers = itertools.count()
         #: why no items of a `map` may share a task; empty if they may
         self._alone_because = "" if max_tasks_per_worker is None else "max_tasks_per_worker counts single items"
@@ -342,6 +360,16 @@ class Queue:
         with self._supervisor.entry:
             self._supervisor.resize(workers, DEFAULT_GROUP)
             self.workers = workers
+            self._mind_slots()
+
+    def _mind_slots(self) -> None:
+        """Bring the slots in line with the workers; the lock is held, or nobody else knows the queue yet."""
+        scheduler = self._supervisor.scheduler
+        if self._cpus is None:
+            assert scheduler.capacity is not None, "every queue has one"
+            scheduler.capacity.resize(self.workers)
+        elif self._cpus < self.workers:
+            scheduler.count_slots()
 
     # --- submitting ----------------------------------------------------------------------------
 
@@ -692,6 +720,34 @@ def _checked_handlers(handlers: Mapping[str, Callable[..., object]] | None) -> d
         if not name:
             raise UsageError(f"handlers={name!r}: a type is a text that is not empty")
         type_of(fn)
+    return checked
+
+
+def _checked_policy(policy: object) -> Strict | Aging | WeightedFair:
+    if isinstance(policy, Aging | WeightedFair):
+        return policy
+    if policy != "strict":
+        raise UsageError(f"policy={policy!r}: must be 'strict', Aging() or WeightedFair({{...}})")
+    return Strict()
+
+
+def _checked_resources(resources: Mapping[str, Size] | None) -> tuple[int | None, int | Callable[[], int]]:
+    """Return how many slots there are, None if that goes by the workers, and how much memory."""
+    given = dict(resources or {})
+    cpus, memory = given.pop("cpu", None), given.pop("memory", None)
+    if given:
+        raise UsageError(f"resources={resources!r}: knows no {next(iter(given))!r}; only 'cpu' and 'memory'")
+    return (
+        None if cpus is None else count(cpus, field="resources['cpu']", least=1),
+        total_memory if memory is None else size_bytes(memory, field="resources['memory']"),
+    )
+
+
+def _checked_breakers(breakers: Mapping[str, Breaker] | None) -> dict[str, Breaker]:
+    checked = dict(breakers or {})
+    for name, breaker in checked.items():
+        if not isinstance(breaker, Breaker):
+            raise UsageError(f"breaker[{name!r}]={breaker!r}: expected a Breaker, such as Breaker(failures=5)")
     return checked
 
 

@@ -367,7 +367,7 @@ class Supervisor:
         engine = self.engine
         now = engine.now()
         scheduler.accept(tasks, now)
-        due = scheduler.next_due() if scheduler.delayed or scheduler.expiring else None
+        due = scheduler.next_due() if scheduler.has_timers else None
         if due is not None and due <= now:  # the loop is about to see to it; nothing late may start before
             scheduler.advance(now)
         if self.orphans:

@@ -1,4 +1,4 @@
-"""Where READY tasks wait, the most urgent first (contract B1, B2, B4).
+"""Where READY tasks wait, the most urgent first (contract B1, B2, B4, B5).
 
 Most tasks share their rank with many others (`Strict` has as many ranks as there are priorities in
 use) and come in the order of their sequence numbers.  So the tasks of one rank stand in a lane, a
@@ -15,22 +15,26 @@ Every operation is O(log n) amortised, and O(1) as long as there are few ranks.
 from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, final
 
+from procq.core.gates import Gate
 from procq.core.heaps import SLACK
 from procq.core.task import Task
+from procq.slots import DEFAULT_GROUP
 
 #: At most so many lanes: people use a handful of priorities, and a lane of one task takes 760 bytes.
 _MOST_LANES: Final = 64
 
 
+@final
 class _Road:
-    """The ready tasks of one limited type, or of all types without a limit."""
+    """The ready tasks of one type with a gate, or of all types without one."""
 
-    __slots__ = ("beside", "first", "lanes", "limit", "live", "posted", "ranks", "stale", "taken")
+    __slots__ = ("beside", "first", "gate", "lanes", "live", "posted", "ranks", "stale")
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, gate: Gate | None) -> None:
         #: tasks by rank, each lane in order of sequence numbers, stale ones included; one at most is empty
         self.lanes: dict[float, deque[Task]] = {}
         #: the ranks of the lanes that are not empty, in order
@@ -42,10 +46,8 @@ class _Road:
         #: how many tasks of both are not stale, and how many are
         self.live = 0
         self.stale = 0
-        #: at most so many tasks of the type run at once; None: no limit
-        self.limit = limit
-        #: how many run now
-        self.taken = 0
+        #: whether more of the type may start; None: always
+        self.gate = gate
         #: the task by which the road stands in the heap of heads; None: it does not
         self.posted: Task | None = None
 
@@ -57,7 +59,7 @@ class _Road:
     @property
     def open(self) -> bool:
         """Whether one more task of the type may run."""
-        return self.limit is None or self.taken < self.limit
+        return self.gate is None or self.gate.open
 
     def push(self, task: Task) -> None:
         """Take in a task."""
@@ -174,42 +176,45 @@ class _Road:
             assert [task.seq for task in lane] == sorted(task.seq for task in lane), "a lane out of order"
 
 
+@final
 class ReadyLanes:
-    """All and only the READY tasks that are not sent ahead, most urgent first (B1, B4).
+    """READY tasks that are not sent ahead, most urgent first (B1, B4): those of one group, and of one level.
 
-    One road for the types without a limit, one for each type with a limit, and a heap of heads
-    over the limited types that are not saturated: so a saturated type costs nothing.
+    One road for the types without a gate, one for each type with a gate, and a heap of heads over those
+    whose gate is open: so a type that is saturated, or held back by its breaker, costs nothing.
+
+    Args:
+        gates: What stands before the start of tasks, by type; shared with the lanes of other groups.
     """
 
-    __slots__ = ("_common", "_heads", "_limited", "_limited_live")
+    __slots__ = ("_common", "_gated", "_gated_live", "_gates", "_heads")
 
-    def __init__(self, limits: Mapping[str, int]) -> None:
+    def __init__(self, gates: Mapping[str, Gate]) -> None:
+        self._gates = gates
         self._common = _Road(None)
-        self._limited = {name: _Road(limit) for name, limit in limits.items()}
-        #: how many tasks of limited types wait
-        self._limited_live = 0
+        #: by type; made when the first of its tasks comes
+        self._gated: dict[str, _Road] = {}
+        #: how many tasks of those types wait
+        self._gated_live = 0
         #: (rank and number of a road's head, road); stale unless that is the road's `posted`
         self._heads: list[tuple[float, int, _Road]] = []
 
     def __len__(self) -> int:
-        return self._common.live + self._limited_live
+        return self._common.live + self._gated_live
 
     def __iter__(self) -> Iterator[Task]:
-        for road in (self._common, *self._limited.values()):
+        for road in (self._common, *self._gated.values()):
             yield from road
 
-    def limited(self, type_name: str) -> bool:
-        """Whether the type has a limit."""
-        return type_name in self._limited
-
-    def taken(self, type_name: str) -> int:
-        """Return how many tasks of a limited type run now."""
-        return self._limited[type_name].taken
+    def count(self, _group: str = DEFAULT_GROUP) -> int:
+        """Return how many tasks wait."""
+        return self._common.live + self._gated_live
 
     def push(self, task: Task) -> None:
         """Take in a task under its rank and sequence number, both fixed for life."""
-        if self._limited and (road := self._limited.get(task.type)) is not None:
-            self._limited_live += 1
+        if self._gates and task.type in self._gates:
+            road = self._gated.get(task.type) or self._build(task.type)
+            self._gated_live += 1
             road.push(task)
             self._post(road)
         else:
@@ -217,45 +222,48 @@ class ReadyLanes:
 
     def discard(self, task: Task) -> None:
         """Take a task out of the middle."""
-        road = self._limited.get(task.type)
+        road = self._gated.get(task.type)
         if road is None:
             self._common.discard(task)
         else:
-            self._limited_live -= 1
+            self._gated_live -= 1
             road.discard(task)
             self._post(road)
 
-    def peek(self) -> Task | None:
-        """Return the most urgent task whose type is not saturated, or None."""
+    def peek(self, _group: str = DEFAULT_GROUP) -> Task | None:
+        """Return the most urgent task whose type may start, or None."""
         best = self._common.head()
         if self._heads:
-            limited = self._best_limited()
-            if limited is not None and (best is None or urgency(limited) < urgency(best)):
-                return limited
+            gated = self._best_gated()
+            if gated is not None and (best is None or urgency(gated) < urgency(best)):
+                return gated
         return best
 
     def pop(self, task: Task) -> None:
         """Take out the task that `peek` returned."""
-        if self._limited and (road := self._limited.get(task.type)) is not None:
+        if self._gated and (road := self._gated.get(task.type)) is not None:
             road.pop(task)
-            self._limited_live -= 1
+            self._gated_live -= 1
             self._post(road)
         else:
             self._common.pop(task)
 
-    def take(self, type_name: str) -> None:
-        """Count one more running task of the type."""
-        road = self._limited.get(type_name)
-        if road is not None:
-            road.taken += 1
-            self._post(road)
+    def key(self, task: Task) -> tuple[float, int]:
+        """Sort key among the tasks that `peek` returned: the most urgent first."""
+        return task.rank, task.seq
 
-    def release(self, type_name: str) -> None:
-        """Count one running task of the type less."""
-        road = self._limited.get(type_name)
-        if road is not None:
-            road.taken -= 1
-            self._post(road)
+    def began(self, task: Task) -> None:
+        """A task that was popped has begun: nothing follows from that here."""
+
+    def returned(self, task: Task) -> None:
+        """A task that was popped has not begun after all."""
+
+    def _build(self, type_name: str) -> _Road:
+        """Build the road of a type with a gate."""
+        gate = self._gates[type_name]
+        road = self._gated[type_name] = _Road(gate)
+        gate.watchers.append(partial(self._post, road))
+        return road
 
     def _post(self, road: _Road) -> None:
         """Bring the road's place in the heap of heads up to date."""
@@ -265,13 +273,13 @@ class ReadyLanes:
         road.posted = head
         if head is not None:
             heappush(self._heads, (head.rank, head.seq, road))
-            if len(self._heads) > 4 * len(self._limited) + SLACK:
-                posted = [(at.posted.rank, at.posted.seq, at) for at in self._limited.values() if at.posted is not None]
+            if len(self._heads) > 4 * len(self._gated) + SLACK:
+                posted = [(at.posted.rank, at.posted.seq, at) for at in self._gated.values() if at.posted is not None]
                 heapify(posted)
                 self._heads = posted
 
-    def _best_limited(self) -> Task | None:
-        """Return the most urgent head of the limited, unsaturated types."""
+    def _best_gated(self) -> Task | None:
+        """Return the most urgent head of the types whose gate is open."""
         heads = self._heads
         while heads:
             _, seq, road = heads[0]
@@ -282,10 +290,10 @@ class ReadyLanes:
 
     def check_invariants(self) -> None:
         """Assert that everything stands where it should; O(n), for tests."""
-        for road in (self._common, *self._limited.values()):
+        for road in (self._common, *self._gated.values()):
             road.check_invariants()
-        assert self._limited_live == sum(road.live for road in self._limited.values()), "limited tasks miscounted"
-        for name, road in self._limited.items():
+        assert self._gated_live == sum(road.live for road in self._gated.values()), "gated tasks miscounted"
+        for name, road in self._gated.items():
             head = min(road, key=urgency, default=None) if road.open else None
             assert road.posted is head, f"{road.posted} is posted for {name}, not {head}"
 

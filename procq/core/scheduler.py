@@ -16,18 +16,25 @@ Nothing here reads a clock, draws a number or calls a user's function, backoff c
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from procq.core.breaker import Breaker
+from procq.core.capacity import Capacity
+from procq.core.gates import Gate
 from procq.core.heaps import TimerHeap
-from procq.core.lanes import ReadyLanes, urgency
 from procq.core.letters import DeadLetters
-from procq.core.policies import Policy, Strict
+from procq.core.policies import Policy, Strict, WeightedFair
+from procq.core.shares import Key, ready_lanes
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
 from procq.core.task import CapturedRun, Cause, Run, Task
-from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError
+from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError, UsageError
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.retry import Backoff
+from procq.slots import DEFAULT_GROUP, ONE_CPU
+
+if TYPE_CHECKING:
+    from procq.outcome import Outcome
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
 
@@ -41,17 +48,17 @@ _FAILED: Final = Status.FAILED
 _CANCELLED: Final = Status.CANCELLED
 
 #: The key of a task more urgent than all.
-_MOST_URGENT: Final = (float("-inf"), -1)
+_MOST_URGENT: Final[Key] = (float("-inf"), -1)
 
 #: Causes of a cancellation that began with a dependency (contract E4).
 _BY_DEPENDENCY: Final[frozenset[Cause]] = frozenset({"dependency", "not needed"})
 
-#: Outcomes that use no attempt: the task did nothing wrong (contract G2).
-_UNCHARGED: Final = frozenset({"interrupted"})
+#: Outcomes that use no attempt: the task did nothing wrong (contract F3, G2).
+_UNCHARGED: Final = frozenset({"cancelled", "interrupted"})
 
 
 class Scheduler:
-    """Owns every task from submit until it is forgotten (contract A, B1-B4, D3, D6, D7, E, F5-F7).
+    """Owns every task from submit until it is forgotten (contract A, B, D3, D6-D8, E, F5-F7).
 
     Not thread-safe: its driver calls it under one lock.  `now` never goes backwards.
 
@@ -60,6 +67,9 @@ class Scheduler:
         draw: Returns numbers in [0, 1) for jitter; seeded in tests.
         policy: In which order ready tasks start.
         limits: At most so many tasks of a type run at once.
+        breakers: When a type that keeps failing is held back.
+        groups: The groups of workers there are.
+        capacity: What attempts share while they run; None: nobody asks for anything.
         retention: How many finished tasks with an explicit id are kept, and how long in seconds.
         dead_letters: How many dead letters are kept, and how long in seconds.
         find_letter_bytes: Finds out how many bytes of them are kept, called once, when it first matters;
@@ -73,6 +83,9 @@ class Scheduler:
         draw: Callable[[], float],
         policy: Policy | None = None,
         limits: Mapping[str, int] | None = None,
+        breakers: Mapping[str, Breaker] | None = None,
+        groups: Sequence[str] = (DEFAULT_GROUP,),
+        capacity: Capacity | None = None,
         retention: tuple[int, float] = (10_000, float("inf")),
         dead_letters: tuple[int, float] = (10_000, 604_800.0),
         find_letter_bytes: Callable[[], int] | None = None,
@@ -85,18 +98,28 @@ class Scheduler:
         #: every task that is known, by id
         self.tasks: dict[str, Task] = {}
         #: all and only READY tasks that are not sent ahead
-        self.ready = ReadyLanes(limits or {})
-        self._has_limits = bool(limits)
+        self.gates = _gates(limits or {}, breakers or {})
+        self.ready = ready_lanes(Strict() if policy is None else policy, self.gates, groups)
+        self.capacity = capacity
+        #: whether starts are counted against `capacity`: not before a task takes more than one slot
+        self.counts_slots = False
+        #: whether anything at all has to be noted when an attempt starts or ends
+        self._is_fair = isinstance(policy, WeightedFair)
+        self._is_counted = bool(self.gates) or self._is_fair
         #: READY tasks already sent to a busy worker that has not begun them, by sequence number
         self.ahead: dict[int, Task] = {}
-        #: nothing in `ahead` is less urgent than this; kept so that a look costs nothing mostly
-        self._ahead_bound: tuple[float, int] = _MOST_URGENT
+        #: nothing of a group in `ahead` is less urgent than this; kept so that a look costs nothing mostly
+        self._ahead_bounds: dict[str, Key] = dict.fromkeys(groups, _MOST_URGENT)
+        #: how many of `ahead` are of which group
+        self.ahead_counts: dict[str, int] = dict.fromkeys(groups, 0)
         #: all and only SCHEDULED tasks, by due instant
         self.delayed: TimerHeap[Task] = TimerHeap()
         #: all and only RUNNING tasks, by sequence number
         self.running: dict[int, Task] = {}
         #: tasks that must have started by an instant and have not
         self.expiring: TimerHeap[Task] = TimerHeap()
+        #: types whose breaker is open, by the instant at which it lets a probe through
+        self.cooling: TimerHeap[Gate] = TimerHeap()
         #: FAILED tasks that are kept
         self.letters = DeadLetters(*dead_letters, find_letter_bytes)
         #: finished tasks with an explicit id, oldest end first, with the instant of their end
@@ -140,6 +163,7 @@ class Scheduler:
 
         Raises:
             DuplicateTaskError: An id is already in use (contract J3, C4).
+            UsageError: A task is of no group that there is, or asks for more than there is (B7, B9).
         """
         known = self.tasks
         if len(tasks) == 1:
@@ -147,6 +171,9 @@ class Scheduler:
                 raise DuplicateTaskError(tasks[0].id, f"a task of type {known[tasks[0].id].type!r}")
         else:
             self._refuse_duplicates(tasks)
+        for task in tasks:
+            if task.rules.demand is not ONE_CPU or task.rules.group not in self._ahead_bounds:
+                self._check_place(task)
         policy = self._policy
         for task in tasks:
             task.seq = self._next_seq
@@ -162,6 +189,30 @@ class Scheduler:
                 self.ready.push(task)
             else:
                 self._accept_bound(task, now)
+
+    def _check_place(self, task: Task) -> None:
+        """Refuse a task that could never start; from the first that takes more than one slot on, slots count.
+
+        Raises:
+            UsageError: It could not.
+        """
+        group, demand = task.rules.group, task.rules.demand
+        if group not in self._ahead_bounds:
+            there = ", ".join(map(repr, sorted(self._ahead_bounds)))
+            raise UsageError(f"{task.type} needs group {group!r}; this queue has {there}")
+        if self.capacity is not None:
+            excess = self.capacity.excess(demand)
+            if excess:
+                raise UsageError(f"{task.type} asks for {excess}, so it could never start")
+            self.count_slots()
+
+    def count_slots(self) -> None:
+        """From now on count what attempts take of the capacity, those included that run."""
+        if self.counts_slots or self.capacity is None:
+            return
+        self.counts_slots = self._is_counted = True
+        for task in self.running.values():
+            self.capacity.take(task.rules.demand)
 
     def _accept_bound(self, task: Task, now: float) -> None:
         """Take in a task that may have to wait for something, or is late already."""
@@ -182,8 +233,11 @@ class Scheduler:
         self.accept((task,), now)
         # As if it had been sent ahead: it need not be the most urgent.
         self.ready.discard(task)
-        self.ahead[task.seq] = task
-        self.start(task, ended.started_at)
+        task.status = _RUNNING
+        self.running[task.seq] = task
+        if self._is_counted:
+            self._count_start(task)
+        self._begin(task, ended.started_at)
         self.end(task, task.fence, ended, now)
 
     def _refuse_duplicates(self, tasks: Sequence[Task]) -> None:
@@ -235,35 +289,67 @@ class Scheduler:
 
     # --- what runs next ------------------------------------------------------------------------
 
-    def next_ready(self) -> Task | None:
-        """Return the task to start next, without starting it; None if none may start (B1, B4)."""
-        return self.ready.peek()
+    def next_ready(self, group: str = DEFAULT_GROUP) -> Task | None:
+        """Return the task of a group to start next, without starting it; None if none may start (B1, B4-B7, D8).
+
+        Whether its slots are free is another question: `fits`.
+        """
+        return self.ready.peek(group)
+
+    def precedence(self, task: Task) -> Key:
+        """Sort key among the next tasks of all groups: by urgency, or where levels share the oldest first."""
+        return (0, task.seq) if self._is_fair else (task.rank, task.seq)
+
+    def fits(self, task: Task) -> bool:
+        """Whether what a task takes is free now (contract B9).
+
+        Also if nothing runs, so that a task that asks for more than is left after a `resize` runs alone.
+        """
+        if not self.counts_slots or self.capacity is None or not self.running:
+            return True
+        return self.capacity.fits(task.rules.demand)
+
+    def backlog(self, group: str = DEFAULT_GROUP) -> int:
+        """Return how many tasks of a group are READY."""
+        return self.ready.count(group) + self.ahead_counts[group]
 
     def send_ahead(self, task: Task) -> None:
         """Note that the task `next_ready` returned was sent to a busy worker; it stays READY."""
-        self.ready.pop(task)
+        ready = self.ready
+        ready.pop(task)
         self.ahead[task.seq] = task
-        key = (task.rank, task.seq)
-        if key > self._ahead_bound:  # noqa: PLR1730 - `max` takes twice as long
-            self._ahead_bound = key
+        group, key = task.rules.group, ready.key(task)
+        self.ahead_counts[group] += 1
+        if key > self._ahead_bounds[group]:  # noqa: PLR1730 - `max` takes twice as long
+            self._ahead_bounds[group] = key
 
     def overtaken_by(self, task: Task) -> Task | None:
-        """Return the least urgent task sent ahead, if it is less urgent than `task` (B8)."""
-        key = (task.rank, task.seq)
-        if key > self._ahead_bound:
+        """Return the least urgent task of its group that was sent ahead, if it is less urgent than `task` (B8)."""
+        group, key = task.rules.group, self.ready.key(task)
+        if key > self._ahead_bounds[group]:
             return None
-        last = max(self.ahead.values(), key=urgency, default=None)
-        self._ahead_bound = _MOST_URGENT if last is None else urgency(last)
-        return last if key < self._ahead_bound else None
+        last = max(self._ahead_of(group), key=self.ready.key, default=None)
+        bound = self._ahead_bounds[group] = _MOST_URGENT if last is None else self.ready.key(last)
+        return last if key < bound else None
 
-    def first_ahead(self) -> Task:
-        """Return the most urgent task sent ahead; there must be one."""
-        return min(self.ahead.values(), key=urgency)
+    def first_ahead(self, group: str = DEFAULT_GROUP) -> Task:
+        """Return the most urgent task of a group that was sent ahead; there must be one."""
+        return min(self._ahead_of(group), key=self.ready.key)
+
+    def _ahead_of(self, group: str) -> Iterable[Task]:
+        if len(self.ahead_counts) == 1:
+            return self.ahead.values()
+        return (task for task in self.ahead.values() if task.rules.group == group)
 
     def take_back(self, task: Task) -> None:
         """Put a task that was sent ahead and not begun back among the ready ones (B8)."""
-        del self.ahead[task.seq]
+        self._leave_ahead(task)
+        self.ready.returned(task)
         self.ready.push(task)
+
+    def _leave_ahead(self, task: Task) -> None:
+        del self.ahead[task.seq]
+        self.ahead_counts[task.rules.group] -= 1
 
     def start(self, task: Task, now: float) -> None:
         """Begin the next attempt of the task `next_ready` returned, or of one sent ahead."""
@@ -272,12 +358,29 @@ class Scheduler:
         if task.standing:
             self.ready.pop(task)
         else:
-            del self.ahead[task.seq]
+            self._leave_ahead(task)
         task.status = _RUNNING
-        if self._has_limits:
-            self.ready.take(task.type)
+        if self._is_counted:
+            self.ready.began(task)
+            self._count_start(task)
         self.running[task.seq] = task
         self._begin(task, now)
+
+    def _count_start(self, task: Task) -> None:
+        """Note what an attempt takes that starts."""
+        gate = self.gates.get(task.type)
+        if gate is not None:
+            gate.take(task.seq)
+        if self.counts_slots and self.capacity is not None:
+            self.capacity.take(task.rules.demand)
+
+    def _count_end(self, task: Task) -> None:
+        """Give back what an attempt took that has ended, or has not begun after all."""
+        gate = self.gates.get(task.type)
+        if gate is not None:
+            gate.release()
+        if self.counts_slots and self.capacity is not None:
+            self.capacity.give_back(task.rules.demand)
 
     def _begin(self, task: Task, started_at: float) -> None:
         """Number the attempt that begins, and note when."""
@@ -291,7 +394,10 @@ class Scheduler:
     def put_back(self, task: Task, now: float) -> None:
         """Undo the start of an attempt that has not begun: nobody ran it, and nothing is charged."""
         del self.running[task.seq]
-        self.ready.release(task.type)
+        if self._is_counted:
+            self._count_end(task)
+            self._learn(task, None, now)
+            self.ready.returned(task)
         if self._cutting:
             self._end(task, _CANCELLED, now, cause="shutdown")
             return
@@ -308,18 +414,30 @@ class Scheduler:
         """Return the next instant at which `advance` has something to do, or None."""
         due = self.delayed.next_at()
         expiry = self.expiring.next_at()
+        if self.cooling:
+            instants = (due, expiry, self.cooling.next_at())
+            return min((instant for instant in instants if instant is not None), default=None)
         if due is None or expiry is None:
             return expiry if due is None else due
         return min(due, expiry)
 
+    @property
+    def has_timers(self) -> bool:
+        """Whether `next_due` has anything to look at."""
+        return bool(self.delayed or self.expiring or self.cooling)
+
     def advance(self, now: float) -> None:
-        """Expire what had to start before `now`, then make ready what is due (`now >= due`)."""
+        """Expire what had to start before `now`, then make ready what is due (`now >= due`), and let probes through."""
         while (late := self.expiring.pop_due(now)) is not None:
             self._leave(late)
             self._end(late, _CANCELLED, now, cause="expired")
         while (task := self.delayed.pop_due(now)) is not None:
             self._move(task, _READY)
             self.ready.push(task)
+        while (gate := self.cooling.pop_due(now)) is not None:
+            assert gate.circuit is not None, "it was open"
+            gate.circuit.cool()
+            gate.tell()
 
     # --- how attempts end ----------------------------------------------------------------------
 
@@ -341,11 +459,14 @@ class Scheduler:
         """
         if task.status is _RUNNING and task.fence == fence:
             del self.running[task.seq]
-            if self._has_limits:
-                self.ready.release(task.type)
+            if self._is_counted:
+                self._count_end(task)
+                self._learn(task, "ok", now)
         elif task.fence + 1 == fence and task.seq in self.ahead:
-            del self.ahead[task.seq]  # what it would take of a limit it has given back
+            self._leave_ahead(task)  # what it would take of anything it has given back
             task.status = _RUNNING
+            if self._is_counted:
+                self.ready.began(task)
             self._begin(task, run[0])
         else:
             self.dropped_late += 1
@@ -380,8 +501,9 @@ class Scheduler:
                 run = (*run, ended.stdout, ended.stderr)
             return self.succeed(task, fence, ended.value, run, now)
         del self.running[task.seq]
-        if self._has_limits:
-            self.ready.release(task.type)
+        if self._is_counted:
+            self._count_end(task)
+            self._learn(task, ended.outcome if _is_charged(ended) else None, now)
         trouble = task.in_trouble()
         if trouble.history is None:
             trouble.history = []
@@ -392,13 +514,27 @@ class Scheduler:
             self._judge_failure(task, ended, now)
         return True
 
+    def _learn(self, task: Task, outcome: "Outcome | None", now: float) -> None:
+        """Let the breaker of a task's type know how an attempt ended; None: in a way that says nothing (D8)."""
+        gate = self.gates.get(task.type)
+        if gate is None or gate.circuit is None:
+            return
+        circuit = gate.circuit
+        if outcome is None:
+            circuit.undone(task.seq)
+        elif outcome == "ok":
+            circuit.succeeded(task.seq)
+        elif circuit.failed(task.seq, now):
+            self.cooling.set(task.type, circuit.opened_until, gate)
+        gate.tell()
+
     def _judge_failure(self, task: Task, ended: Ended, now: float) -> None:
         """Retry the task, or end it."""
-        if ended.outcome in _UNCHARGED:
-            self._retry(task, 0.0, now)
-            return
-        if ended.retry_after_s is not None and not ended.permanent:
-            self._retry_in_time(task, ended, ended.retry_after_s, now)
+        if not _is_charged(ended):
+            if ended.retry_after_s is None:
+                self._retry(task, 0.0, now)
+            else:
+                self._retry_in_time(task, ended, ended.retry_after_s, now)
             return
         task.failures += 1
         if not self._may_retry(task, ended):
@@ -706,6 +842,16 @@ class Scheduler:
         assert len({task.seq for task in ready}) == len(ready), "a task is ready twice"
         delayed = set(self.delayed)
         assert not any(task.standing for task in self.ahead.values()), "a task both ready and ahead"
+        for group, number in self.ahead_counts.items():
+            assert number == sum(task.group == group for task in self.ahead.values()), f"ahead of {group} miscounted"
+        for name, gate in self.gates.items():
+            taken = sum(task.type == name for task in self.running.values())
+            assert gate.taken == taken, f"{name}: counted {gate.taken} running, there are {taken}"
+            is_open = gate.circuit is not None and gate.circuit.state == "open"
+            assert is_open == (name in self.cooling), f"the breaker of {name} is open or not, and does not cool"
+        if self.counts_slots and self.capacity is not None:
+            cpus = sum(task.rules.demand.cpus for task in self.running.values())
+            assert self.capacity.free_cpus == self.capacity.cpus - cpus, f"{cpus} cpus are taken, and miscounted"
         for task in ready:
             assert task.status is _READY, f"{task} in the ready lanes"
             assert task.seq not in self.ahead, f"{task} both ready and ahead"
@@ -736,6 +882,16 @@ class Scheduler:
             assert (task.ran is not None) == (task.status is _SUCCEEDED), f"{task} has run to {task.ran}"
         for task in (*ready, *self.ahead.values(), *delayed, *self.running.values()):
             assert self.tasks.get(task.id) is task, f"{task} is open but not known"
+
+
+def _gates(limits: Mapping[str, int], breakers: Mapping[str, Breaker]) -> dict[str, Gate]:
+    """Build what stands before the start of tasks, by type."""
+    return {name: Gate(limits.get(name), breakers.get(name)) for name in {**limits, **breakers}}
+
+
+def _is_charged(ended: Ended) -> bool:
+    """Whether an attempt that did not succeed uses one up (contract D2, D7, G2)."""
+    return ended.outcome not in _UNCHARGED and (ended.retry_after_s is None or ended.permanent)
 
 
 def _illegal(task: Task, status: Status) -> InternalError:

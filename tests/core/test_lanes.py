@@ -5,11 +5,19 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core.hand import FixedRules
 
+from procq.core.gates import Gate
 from procq.core.lanes import ReadyLanes
 from procq.core.task import Task
 
 SLACK = 64
 LIMITS = {"one": 1, "two": 2}
+
+
+def gates(**limits: int) -> dict[str, Gate]:
+    """Return a gate for each type with a limit."""
+    return {name: Gate(limit) for name, limit in limits.items()}
+
+
 TYPES = ("free", "one", "two")
 
 
@@ -26,7 +34,8 @@ class ReadyAgainstAList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lanes = ReadyLanes(LIMITS)
+        self.gates = gates(**LIMITS)
+        self.lanes = ReadyLanes(self.gates)
         self.tasks: list[Task] = []
         self.running: list[Task] = []
         self.seq = 0
@@ -49,7 +58,8 @@ class ReadyAgainstAList(RuleBasedStateMachine):
         task = self.lanes.peek()
         if task is not None:
             self.lanes.pop(task)
-            self.lanes.take(task.type)
+            if task.type in self.gates:
+                self.gates[task.type].take(task.seq)
             self.tasks.remove(task)
             self.running.append(task)
 
@@ -58,7 +68,8 @@ class ReadyAgainstAList(RuleBasedStateMachine):
         if self.running:
             task = data.draw(st.sampled_from(self.running))
             self.running.remove(task)
-            self.lanes.release(task.type)
+            if task.type in self.gates:
+                self.gates[task.type].release()
             if data.draw(st.booleans(), label="comes back"):
                 self.tasks.append(task)
                 self.lanes.push(task)
@@ -134,27 +145,29 @@ def test_B1_ready_tasks_come_out_by_rank_and_then_by_sequence_number(ranks: list
 
 
 def test_B4_at_most_the_limit_of_a_type_comes_out_and_the_next_one_after_a_release() -> None:
-    lanes = ReadyLanes({"video": 2})
+    limited = gates(video=2)
+    lanes = ReadyLanes(limited)
     for seq in range(3):
         lanes.push(ready_task(seq, type_name="video"))
     for _ in range(2):
         task = lanes.peek()
         assert task is not None
         lanes.pop(task)
-        lanes.take("video")
+        limited["video"].take(task.seq)
 
     assert lanes.peek() is None
-    assert lanes.taken("video") == 2
-    lanes.release("video")
+    assert limited["video"].taken == 2
+    limited["video"].release()
 
     assert lanes.peek() is not None
 
 
 def test_B4_a_saturated_type_that_is_more_urgent_does_not_delay_another() -> None:
-    lanes = ReadyLanes({"video": 1})
+    limited = gates(video=1)
+    lanes = ReadyLanes(limited)
     lanes.push(ready_task(0, rank=-9, type_name="video"))
     lanes.push(ready_task(1, rank=0))
-    lanes.take("video")
+    limited["video"].take(2)
 
     task = lanes.peek()
 
@@ -180,9 +193,10 @@ class Counted(float):
 
 def comparisons_beside(saturated_types: int) -> int:
     """Return what 100 tasks of a free type cost while other types wait, saturated."""
-    lanes = ReadyLanes({f"type {number}": 1 for number in range(saturated_types)})
+    limited = gates(**{f"type {number}": 1 for number in range(saturated_types)})
+    lanes = ReadyLanes(limited)
     for number in range(saturated_types):
-        lanes.take(f"type {number}")
+        limited[f"type {number}"].take(-1)
         for copy in range(5):
             lanes.push(ready_task(5 * number + copy, Counted(-1), f"type {number}"))
     Counted.comparisons = 0
@@ -202,11 +216,12 @@ def test_B4_saturated_types_cost_nothing_however_many_they_are() -> None:
 
 
 def test_B4_the_heap_of_heads_stays_small_while_a_type_opens_and_closes() -> None:
-    lanes = ReadyLanes({"video": 1, "audio": 1})
+    limited = gates(video=1, audio=1)
+    lanes = ReadyLanes(limited)
     lanes.push(ready_task(0, type_name="video"))
     for _ in range(10_000):
-        lanes.take("video")
-        lanes.release("video")
+        limited["video"].take(0)
+        limited["video"].release()
 
     assert len(lanes._heads) <= 4 * 2 + SLACK
     assert lanes.peek() is not None
@@ -214,7 +229,7 @@ def test_B4_the_heap_of_heads_stays_small_while_a_type_opens_and_closes() -> Non
 
 @pytest.mark.parametrize("type_name", TYPES)
 def test_B4_ten_thousand_cancelled_tasks_do_not_stay_in_memory(type_name: str) -> None:
-    lanes = ReadyLanes(LIMITS)
+    lanes = ReadyLanes(gates(**LIMITS))
     tasks = [ready_task(seq, type_name=type_name) for seq in range(10_000)]
     for task in tasks:
         lanes.push(task)
@@ -222,7 +237,7 @@ def test_B4_ten_thousand_cancelled_tasks_do_not_stay_in_memory(type_name: str) -
     for task in tasks[:-1]:
         lanes.discard(task)
 
-    held = sum(road.live + road.stale for road in (lanes._common, *lanes._limited.values()))
+    held = sum(road.live + road.stale for road in (lanes._common, *lanes._gated.values()))
     assert held <= 2 * len(lanes) + SLACK
     lanes.check_invariants()
     assert lanes.peek() is tasks[-1]

@@ -223,7 +223,7 @@ def test_B4_a_success_from_ahead_leaves_the_places_of_its_type_as_they_were() ->
 
     hand.scheduler.succeed(first, 1, b"result", RUN, 3.0)
 
-    assert hand.scheduler.ready.taken("video") == 0
+    assert hand.scheduler.gates["video"].taken == 0
     assert hand.start() == "v1"
 
 
@@ -416,12 +416,6 @@ def test_B4_every_end_of_an_attempt_gives_its_place_free(outcome: "Outcome") -> 
     hand.end("v0", outcome)
 
     assert hand.start() == ("v0" if outcome == "interrupted" else "v1")
-
-
-def test_B4_whether_a_type_is_limited_can_be_asked() -> None:
-    ready = Hand(limits={"video": 1}).scheduler.ready
-
-    assert (ready.limited("video"), ready.limited("other")) == (True, False)
 
 
 def test_B4_a_cancelled_waiting_task_of_a_limited_type_takes_no_place() -> None:

@@ -1,7 +1,10 @@
 """What this process may use of the machine: processors and memory."""
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def usable_cpus() -> int:
@@ -54,24 +57,37 @@ def available_memory(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> in
     return min([_machine_memory(proc), *_cgroup_rests(proc, cgroups)])
 
 
-def _machine_memory(proc: str) -> int:
-    """Return what `psutil.virtual_memory().available` is: one line of the kernel's.
+def total_memory(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
+    """Return how many bytes there are in all: the machine's, or a cgroup's limit if that is less."""
+    limits = [_cgroup_limit(folder, files[0]) for folder, files in _cgroups(proc, cgroups)]
+    return min([_machine_memory(proc, "MemTotal:"), *(limit for limit in limits if limit is not None)])
+
+
+def _machine_memory(proc: str, line: str = "MemAvailable:") -> int:
+    """Return what `psutil.virtual_memory()` says as `available`, or as `total`: one line of the kernel's.
 
     Read here it takes 10 us in place of 25, and no 20 ms for the import (measured 2026-11): a queue
     with `min_free_memory` asks with the lock held.
     """
     try:
         text = read_text(f"{proc}/meminfo")
-        start = text.index("MemAvailable:") + 13
+        start = text.index(line) + len(line)
         return int(text[start : text.index("kB", start)]) * 1024
     except (OSError, ValueError):  # no Linux
         import psutil  # noqa: PLC0415
 
-        return int(psutil.virtual_memory().available)
+        memory = psutil.virtual_memory()
+        return int(memory.total if line == "MemTotal:" else memory.available)
 
 
 def _cgroup_rests(proc: str, cgroups: str) -> list[int]:
-    """Return what is left in each cgroup above this process that has a limit.
+    """Return what is left in each cgroup above this process that has a limit."""
+    rests = [_cgroup_rest(folder, *files) for folder, files in _cgroups(proc, cgroups)]
+    return [rest for rest in rests if rest is not None]
+
+
+def _cgroups(proc: str, cgroups: str) -> "Iterator[tuple[str, tuple[str, str, str]]]":
+    """Yield the folder of each cgroup above this process, and the names of its files.
 
     Format: lines "number:controllers:path", of which the one without controllers is v2's (Linux,
     man page cgroups(7)).  In a container the path may be one that only the host has; the limit is
@@ -80,8 +96,7 @@ def _cgroup_rests(proc: str, cgroups: str) -> list[int]:
     try:
         lines = read_text(f"{proc}/self/cgroup").splitlines()
     except OSError:
-        return []
-    rests: list[int] = []
+        return
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -92,13 +107,10 @@ def _cgroup_rests(proc: str, cgroups: str) -> list[int]:
             continue
         path = path.rstrip("/")
         while True:
-            rest = _cgroup_rest(root + path, *files)
-            if rest is not None:
-                rests.append(rest)
+            yield root + path, files
             if not path:
                 break
             path = path.rpartition("/")[0]
-    return rests
 
 
 #: Of a cgroup: its limit, what is used of it, and what of that is page cache not in use, in its statistics.
@@ -111,14 +123,23 @@ _V1_NONE: Final = 2**62
 
 def _cgroup_rest(folder: str, limit_file: str, used_file: str, cache_key: str) -> int | None:
     """Return what is left in one cgroup; None if it has no limit."""
+    limit = _cgroup_limit(folder, limit_file)
+    if limit is None:
+        return None
     try:
-        limit = read_text(f"{folder}/{limit_file}").strip()
-        if limit == "max" or int(limit) >= _V1_NONE:
-            return None
         used = int(read_text(f"{folder}/{used_file}"))
         for line in read_text(f"{folder}/memory.stat").splitlines():
             if line.startswith(cache_key):  # the kernel would give it up first, so it counts as free
                 used -= int(line.removeprefix(cache_key))
-        return max(0, int(limit) - used)
+        return max(0, limit - used)
+    except (OSError, ValueError):
+        return None
+
+
+def _cgroup_limit(folder: str, limit_file: str) -> int | None:
+    """Return how many bytes a cgroup may hold; None if it has no limit."""
+    try:
+        limit = read_text(f"{folder}/{limit_file}").strip()
+        return None if limit == "max" or int(limit) >= _V1_NONE else int(limit)
     except (OSError, ValueError):
         return None
