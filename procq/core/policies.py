@@ -74,7 +74,7 @@ class Aging:
         try:
             return submitted_at - priority * self.seconds_per_level / _LEVEL
         except OverflowError:  # a priority of more than 300 digits
-            return math.copysign(math.inf, -priority)
+            return -math.inf if priority > 0 else math.inf
 
 
 @final

@@ -200,7 +200,7 @@ class Scheduler:
         if group not in self._ahead_bounds:
             there = ", ".join(map(repr, sorted(self._ahead_bounds)))
             raise UsageError(f"{task.type} needs group {group!r}; this queue has {there}")
-        if self.capacity is not None:
+        if self.capacity is not None and demand != ONE_CPU:
             excess = self.capacity.excess(demand)
             if excess:
                 raise UsageError(f"{task.type} asks for {excess}, so it could never start")

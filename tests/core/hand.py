@@ -1,9 +1,12 @@
 """Drives a scheduler by hand, one line a call, and checks its invariants after each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
+from procq.core.breaker import Breaker
+from procq.core.capacity import Capacity
+from procq.core.policies import Policy
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
 from procq.core.task import Task
@@ -52,22 +55,34 @@ class Hand:
     """A scheduler with tasks known by their ids, and a clock that the test moves.
 
     Args:
-        limits: As `Scheduler`.
-        retention: As `Scheduler`.
-        dead_letters: As `Scheduler`.
+        policy: As `Scheduler`, like all the others.
+        limits: Likewise.
+        breakers: Likewise.
+        groups: Likewise.
+        capacity: Likewise.
+        retention: Likewise.
+        dead_letters: Likewise.
     """
 
     def __init__(
         self,
         *,
+        policy: Policy | None = None,
         limits: Mapping[str, int] | None = None,
+        breakers: Mapping[str, Breaker] | None = None,
+        groups: Sequence[str] = (DEFAULT_GROUP,),
+        capacity: Capacity | None = None,
         retention: tuple[int, float] = (100, 1e9),
         dead_letters: tuple[int, float] = (100, 1e9),
     ) -> None:
         self.scheduler = Scheduler(
             backoff=constant(PAUSE_S),
             draw=lambda: 0.5,
+            policy=policy,
             limits=limits,
+            breakers=breakers,
+            groups=groups,
+            capacity=capacity,
             retention=retention,
             dead_letters=dead_letters,
         )
@@ -121,9 +136,9 @@ class Hand:
             explicit=explicit,
         )
 
-    def start(self) -> str | None:
-        """Start what comes next; return its id."""
-        task = self.scheduler.next_ready()
+    def start(self, group: str = DEFAULT_GROUP) -> str | None:
+        """Start what comes next in a group; return its id."""
+        task = self.scheduler.next_ready(group)
         if task is None:
             return None
         self.scheduler.start(task, self.now)
