@@ -101,7 +101,7 @@ class Dispatcher:
         engine = self._engine
         while True:
             task = scheduler.next_ready(group)
-            ahead = scheduler.ahead_counts[group]
+            ahead = scheduler.count_ahead(group)
             if task is None:
                 if ahead and places.idle:
                     # A worker idles while a task waits behind another one: move it there (B8).

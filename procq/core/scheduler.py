@@ -110,8 +110,8 @@ class Scheduler:
         self.ahead: dict[int, Task] = {}
         #: nothing of a group in `ahead` is less urgent than this; kept so that a look costs nothing mostly
         self._ahead_bounds: dict[str, Key] = dict.fromkeys(groups, _MOST_URGENT)
-        #: how many of `ahead` are of which group
-        self.ahead_counts: dict[str, int] = dict.fromkeys(groups, 0)
+        #: how many of `ahead` are of which group; None: there is one group
+        self._ahead_counts: dict[str, int] | None = None if len(groups) == 1 else dict.fromkeys(groups, 0)
         #: all and only SCHEDULED tasks, by due instant
         self.delayed: TimerHeap[Task] = TimerHeap()
         #: all and only RUNNING tasks, by sequence number
@@ -167,12 +167,14 @@ class Scheduler:
         """
         known = self.tasks
         if len(tasks) == 1:
-            if tasks[0].id in known:
-                raise DuplicateTaskError(tasks[0].id, f"a task of type {known[tasks[0].id].type!r}")
+            task = tasks[0]
+            if task.id in known:
+                raise DuplicateTaskError(task.id, f"a task of type {known[task.id].type!r}")
+            if task.rules.demand is not ONE_CPU or task.rules.group not in self._ahead_bounds:
+                self._check_place(task)
         else:
             self._refuse_duplicates(tasks)
-        for task in tasks:
-            if task.rules.demand is not ONE_CPU or task.rules.group not in self._ahead_bounds:
+            for task in tasks:
                 self._check_place(task)
         policy = self._policy
         for task in tasks:
@@ -180,6 +182,8 @@ class Scheduler:
             self._next_seq += 1
             task.submitted_at = now
             priority = task.rules.priority
+            if task.rules.demand is not ONE_CPU and task.rules.demand != ONE_CPU:
+                self.count_slots()
             task.rank = -priority if policy is None else policy.rank(priority, now)
             known[task.id] = task
             self.open += 1
@@ -191,7 +195,7 @@ class Scheduler:
                 self._accept_bound(task, now)
 
     def _check_place(self, task: Task) -> None:
-        """Refuse a task that could never start; from the first that takes more than one slot on, slots count.
+        """Refuse a task that could never start.
 
         Raises:
             UsageError: It could not.
@@ -200,11 +204,9 @@ class Scheduler:
         if group not in self._ahead_bounds:
             there = ", ".join(map(repr, sorted(self._ahead_bounds)))
             raise UsageError(f"{task.type} needs group {group!r}; this queue has {there}")
-        if self.capacity is not None and demand != ONE_CPU:
-            excess = self.capacity.excess(demand)
-            if excess:
-                raise UsageError(f"{task.type} asks for {excess}, so it could never start")
-            self.count_slots()
+        excess = "" if self.capacity is None or demand == ONE_CPU else self.capacity.excess(demand)
+        if excess:
+            raise UsageError(f"{task.type} asks for {excess}, so it could never start")
 
     def count_slots(self) -> None:
         """From now on count what attempts take of the capacity, those included that run."""
@@ -311,7 +313,11 @@ class Scheduler:
 
     def backlog(self, group: str = DEFAULT_GROUP) -> int:
         """Return how many tasks of a group are READY."""
-        return self.ready.count(group) + self.ahead_counts[group]
+        return self.ready.count(group) + self.count_ahead(group)
+
+    def count_ahead(self, group: str = DEFAULT_GROUP) -> int:
+        """Return how many tasks of a group are sent ahead."""
+        return len(self.ahead) if self._ahead_counts is None else self._ahead_counts[group]
 
     def send_ahead(self, task: Task) -> None:
         """Note that the task `next_ready` returned was sent to a busy worker; it stays READY."""
@@ -319,7 +325,8 @@ class Scheduler:
         ready.pop(task)
         self.ahead[task.seq] = task
         group, key = task.rules.group, ready.key(task)
-        self.ahead_counts[group] += 1
+        if self._ahead_counts is not None:
+            self._ahead_counts[group] += 1
         if key > self._ahead_bounds[group]:  # noqa: PLR1730 - `max` takes twice as long
             self._ahead_bounds[group] = key
 
@@ -337,7 +344,7 @@ class Scheduler:
         return min(self._ahead_of(group), key=self.ready.key)
 
     def _ahead_of(self, group: str) -> Iterable[Task]:
-        if len(self.ahead_counts) == 1:
+        if self._ahead_counts is None:
             return self.ahead.values()
         return (task for task in self.ahead.values() if task.rules.group == group)
 
@@ -349,7 +356,8 @@ class Scheduler:
 
     def _leave_ahead(self, task: Task) -> None:
         del self.ahead[task.seq]
-        self.ahead_counts[task.rules.group] -= 1
+        if self._ahead_counts is not None:
+            self._ahead_counts[task.rules.group] -= 1
 
     def start(self, task: Task, now: float) -> None:
         """Begin the next attempt of the task `next_ready` returned, or of one sent ahead."""
@@ -463,7 +471,9 @@ class Scheduler:
                 self._count_end(task)
                 self._learn(task, "ok", now)
         elif task.fence + 1 == fence and task.seq in self.ahead:
-            self._leave_ahead(task)  # what it would take of anything it has given back
+            del self.ahead[task.seq]  # what it would take of anything it has given back
+            if self._ahead_counts is not None:
+                self._ahead_counts[task.rules.group] -= 1
             task.status = _RUNNING
             if self._is_counted:
                 self.ready.began(task)
@@ -842,7 +852,7 @@ class Scheduler:
         assert len({task.seq for task in ready}) == len(ready), "a task is ready twice"
         delayed = set(self.delayed)
         assert not any(task.standing for task in self.ahead.values()), "a task both ready and ahead"
-        for group, number in self.ahead_counts.items():
+        for group, number in (self._ahead_counts or {}).items():
             assert number == sum(task.group == group for task in self.ahead.values()), f"ahead of {group} miscounted"
         for name, gate in self.gates.items():
             taken = sum(task.type == name for task in self.running.values())
