@@ -143,11 +143,16 @@ class Dispatcher:
         if self.paused:
             return 0
         backlog = self._scheduler.backlog(group)
-        if self._headroom is not None and self._headroom.was_short:  # another worker takes memory too
+        if self.is_short_of_memory:  # another worker takes memory too
             return 0 if self._scheduler.running else min(1, backlog)
         if backlog and self.held_for_slots() is not None:  # nor could another worker take anything
             return 0
         return backlog
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether starts are held back because the machine has too little of it, as last seen."""
+        return self._headroom is not None and self._headroom.was_short
 
     def leave_to_loop(self) -> None:
         """Wake the loop after a change in a caller's thread, if anything is left for it.

@@ -80,13 +80,14 @@ class Stats:
         dead_letters: How many are kept.
         dead_letters_dropped: How many were dropped, being too many, too big or too old (contract F6).
         dropped_messages: Late reports that were not accepted (contract D1).
+        breakers: "closed", "open" or "half-open" by type, for the types that have a breaker (D8).
         workers: Workers by what they do.
         throughput: Tasks ended a second since `start`.
         oldest_ready_s: How long the longest-waiting READY task has waited since submit, or None.
     """
 
     __slots__ = (
-        "counts", "dead_letters", "dead_letters_dropped", "dropped_messages", "oldest_ready_s", "retries",
+        "breakers", "counts", "dead_letters", "dead_letters_dropped", "dropped_messages", "oldest_ready_s", "retries",
         "throughput", "workers",
     )  # fmt: skip
 
@@ -98,6 +99,8 @@ class Stats:
         self.dead_letters = len(scheduler.letters)
         self.dead_letters_dropped = scheduler.letters.dropped
         self.dropped_messages = scheduler.dropped_late
+        circuits = {name: gate.circuit for name, gate in scheduler.gates.items()}
+        self.breakers = {name: circuit.state for name, circuit in circuits.items() if circuit is not None}
         self.workers = supervisor.engine.states()
         ended = sum(self.counts[status] for status in Status if status.terminal)
         elapsed = 0.0 if started_at is None else now - started_at
@@ -202,13 +205,16 @@ class Queue:
         self._handlers = _checked_handlers(handlers)
         self.workers = usable_cpus() if workers is None else count(workers, field="workers", least=1)
         self._cpus, memory_bytes = _checked_resources(resources)
+        capacity = None  # of an engine of another kind nothing is known here
+        if engine == "local" or resources is not None:
+            capacity = Capacity(self.workers if self._cpus is None else self._cpus, memory_bytes)
         scheduler = Scheduler(
             backoff=as_backoff(backoff),
             draw=_draw if engine == "local" else getattr(engine, "draw", _draw),
             policy=_checked_policy(policy),
             limits=_checked_limits(limits),
             breakers=_checked_breakers(breaker),
-            capacity=Capacity(self.workers if self._cpus is None else self._cpus, memory_bytes),
+            capacity=capacity,
             retention=_checked_bounds(retention, "retention"),
             dead_letters=_checked_bounds(dead_letters, "dead_letters"),
             find_letter_bytes=quarter_of_memory,
@@ -366,8 +372,8 @@ class Queue:
         """Bring the slots in line with the workers; the lock is held, or nobody else knows the queue yet."""
         scheduler = self._supervisor.scheduler
         if self._cpus is None:
-            assert scheduler.capacity is not None, "every queue has one"
-            scheduler.capacity.resize(self.workers)
+            if scheduler.capacity is not None:
+                scheduler.capacity.resize(self.workers)
         elif self._cpus < self.workers:
             scheduler.count_slots()
 
@@ -697,6 +703,24 @@ class Queue:
         if isinstance(which, frozenset):
             return [task for task in scheduler.letters if task.id in which]
         raise UsageError(f"{which!r}: expected an id, a handle, a spec, 'all' or a function of a dead letter")
+
+    def explain(self, task: "TaskRef") -> str:
+        """Say in one line why a task is not running, or how it ended (contract F8).
+
+        For what has not ended it names the concrete reason: the dependencies that it waits for, when
+        it is due, the limit or the breaker of its type, the slots or the memory that are not free, how
+        many tasks are ahead of it.  The words may change in any release.  Takes time in proportion to
+        the READY tasks; never blocks for long.
+
+        Raises:
+            UnknownTaskError: No task has this id (any more).
+        """
+        from procq.explanation import Explanation, end_of  # noqa: PLC0415 - only whoever asks needs it
+
+        known = task_of(self.handle(task))
+        with self._supervisor.entry:
+            text = Explanation(self._supervisor, known).text()
+        return text or end_of(known)
 
     def stats(self) -> Stats:
         """Look at the queue; takes time in proportion to the READY tasks (contract F8)."""

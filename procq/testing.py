@@ -34,6 +34,8 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NoReturn, TypedDict, Unpack
 
 from procq.batch import pickle_initializer
+from procq.core.breaker import Breaker
+from procq.core.policies import Aging, WeightedFair
 from procq.engine.inline import FakeClock, InlineContext, InlineEngine
 from procq.errors import UsageError
 from procq.inside import current
@@ -48,8 +50,10 @@ class QueueParameters(TypedDict, total=False):
     """The parameters of `Queue` that mean the same without processes."""
 
     handlers: Mapping[str, Callable[..., object]] | None
-    policy: Literal["strict"]
+    policy: Literal["strict"] | Aging | WeightedFair
     limits: Mapping[str, int] | None
+    resources: Mapping[str, Size] | None
+    breaker: Mapping[str, Breaker] | None
     backoff: BackoffLike
     max_pending: int | None
     max_pending_bytes: Size | None

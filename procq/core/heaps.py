@@ -55,6 +55,11 @@ class TimerHeap(Generic[Item]):
         self._compact()
         return held[2]
 
+    def at(self, key: Hashable) -> float | None:
+        """Return when what is set under the key comes out; None if there is nothing."""
+        held = self._live.get(key)
+        return None if held is None else held[1]
+
     def next_at(self) -> float | None:
         """Return the earliest instant, or None."""
         heap = self._heap

@@ -248,6 +248,12 @@ class ReadyLanes:
         else:
             self._common.pop(task)
 
+    def before(self, task: Task) -> int:
+        """Return how many tasks that may start come before one that waits here; O(n)."""
+        key = urgency(task)
+        roads = [self._common, *(road for road in self._gated.values() if road.open)]
+        return sum(urgency(other) < key for road in roads for other in road)
+
     def key(self, task: Task) -> tuple[float, int]:
         """Sort key among the tasks that `peek` returned: the most urgent first."""
         return task.rank, task.seq

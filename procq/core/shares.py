@@ -40,6 +40,9 @@ class Ready(Protocol):
     def pop(self, task: Task) -> None:
         """Take out the task that `peek` returned."""
 
+    def before(self, task: Task) -> int:
+        """Return how many tasks that may start come before one that waits: of its group, and of its level; O(n)."""
+
     def key(self, task: Task) -> Key:
         """Sort key of a group's next task among those of it that were popped and have not begun."""
 
@@ -129,6 +132,10 @@ class FairLanes:
         self._given[task.seq] = clock
         self._clocks[level] = clock + self._policy.strides[level]
 
+    def before(self, task: Task) -> int:
+        """Return how many tasks of its level that may start come before one that waits; O(n)."""
+        return self._levels[self._level(task)].before(task)
+
     def key(self, task: Task) -> Key:
         """Sort key: what the clock shows or showed, and the higher level first."""
         level = self._level(task)
@@ -193,6 +200,10 @@ class GroupedLanes:
     def pop(self, task: Task) -> None:
         """Take out the task that `peek` returned."""
         self._by_group[task.rules.group].pop(task)
+
+    def before(self, task: Task) -> int:
+        """Return how many tasks of its group that may start come before one that waits; O(n)."""
+        return self._by_group[task.rules.group].before(task)
 
     def key(self, task: Task) -> Key:
         """Sort key among the tasks of its group."""

@@ -279,6 +279,10 @@ class InlineEngine:
         self._stop(run, reason, grace_s=0.0 if at_once else self._kill_grace_s)
         return True
 
+    def whereabouts(self, _attempt: Attempt) -> str:
+        """Say where an attempt is that was started."""
+        return "in the thread that waits"
+
     def resize(self, workers: int) -> None:
         """One attempt runs at a time, whatever is asked."""
 

@@ -192,6 +192,9 @@ class Engine(Protocol):
             begun and was `returned`.
         """
 
+    def whereabouts(self, attempt: Attempt) -> str:
+        """Say where an attempt is that was started or sent ahead: a phrase such as "on worker 3 (pid 4711)"."""
+
     def wake(self, by: float | None = None) -> None:
         """Have `tick` called soon, or at the latest at the instant `by`."""
 

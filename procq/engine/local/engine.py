@@ -242,6 +242,16 @@ class LocalEngine:
         worker = attempt.place
         return isinstance(worker, Worker) and worker.running is attempt and self._stop(worker, reason, at_once=at_once)
 
+    def whereabouts(self, attempt: Attempt) -> str:
+        """Say where an attempt is that was started or sent ahead."""
+        worker = attempt.place
+        if not isinstance(worker, Worker):
+            return "on a worker"
+        where = f"worker {worker.id} (pid {worker.pid})"
+        if worker.running is attempt:
+            return f"on {where}{', which was asked to stop it' if worker.stopping else ''}"
+        return f"to {where}, where {worker.before(attempt)} are before it"
+
     def wake(self, by: float | None = None) -> None:
         """Have the loop take a turn soon, or by an instant; the lock is held."""
         self._loop.wake(by)

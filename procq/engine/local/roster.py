@@ -144,6 +144,11 @@ class Worker:
         self.ahead.append((attempt, expected_s))
         self.expected_s += expected_s
 
+    def before(self, attempt: Attempt) -> int:
+        """Return how many attempts are before one that waits here."""
+        waiting = [one for one, _ in self.ahead]
+        return waiting.index(attempt) + (self.running is not None)
+
     def begin_next(self, at: float) -> None:
         """Note that `running` has ended at this instant, and that what comes next has begun; the host is not told."""
         attempt, expected_s = self.ahead.popleft()
