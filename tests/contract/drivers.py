@@ -84,6 +84,10 @@ class Driver(ABC):
         """Read the clock that the engine goes by."""
 
     @abstractmethod
+    def pass_a_millisecond(self) -> None:
+        """Return when that clock shows a millisecond more."""
+
+    @abstractmethod
     def during(
         self,
         queue: procq.Queue,
@@ -122,6 +126,9 @@ class InlineDriver(Driver):
     def now(self) -> float:
         return self._clock.now
 
+    def pass_a_millisecond(self) -> None:
+        self._clock.advance(0.001)
+
     def during(
         self,
         queue: procq.Queue,
@@ -153,6 +160,11 @@ class LocalDriver(Driver):
 
     def now(self) -> float:
         return time.monotonic()
+
+    def pass_a_millisecond(self) -> None:
+        began = time.monotonic()
+        while time.monotonic() < began + 0.001:
+            """It passes by itself."""
 
     def during(
         self,
