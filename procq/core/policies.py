@@ -122,7 +122,7 @@ class WeightedFair:
     def __repr__(self) -> str:
         return f"WeightedFair({self.weights})"
 
-    def rank(self, priority: int, _submitted_at: float) -> float:
+    def rank(self, priority: int, submitted_at: float) -> float:  # noqa: ARG002 - as every policy's
         """Return the rank of a priority within its level."""
         return -priority
 
