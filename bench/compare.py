@@ -15,10 +15,10 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).parents[1])  # so that all say `bench.x`, this script and every worker
 
 from bench import machine  # noqa: E402
+from bench.alone import TABLES  # noqa: E402
 from bench.limits import LIMITS  # noqa: E402
 from bench.peers import BARE, OURS, PEERS  # noqa: E402
 from bench.runner import Plan, keep, read_lines, run_all  # noqa: E402
-from bench.scaling import SCALINGS, scaling_table  # noqa: E402
 from bench.table import markdown, write_between_marks  # noqa: E402
 from bench.workloads import RUNS  # noqa: E402
 
@@ -33,7 +33,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--reps", type=at_least_one, default=5, help="runs of each workload and subject (default 5)")
     parser.add_argument("--only", type=some_of(RUNS), default=list(RUNS), help="workloads, with commas (default all)")
     parser.add_argument("--peers", type=some_of(peers), default=peers, help="peers, with commas (default all)")
-    parser.add_argument("--scaling", action="store_true", help="instead: how procq's cost grows, procq alone")
+    alone = parser.add_mutually_exclusive_group()
+    for name, what in (("scaling", "how procq's cost grows"), ("features", "what each promise of its scheduler costs")):
+        alone.add_argument(
+            f"--{name}", dest="alone", action="store_const", const=name, help=f"instead: {what}, procq alone"
+        )
     parser.add_argument("--json", type=Path, help="write each single run to this file as a line of JSON")
     parser.add_argument("--load", type=Path, help="run nothing; read such a file")
     parser.add_argument("--markdown", type=Path, help="put the table between the two marks in this file, too")
@@ -49,8 +53,8 @@ def arguments() -> argparse.Namespace:
         "--long", type=float, default=20, help="a subject whose run takes longer gets no second one, s (default 20)"
     )
     options = parser.parse_args()
-    if options.scaling and (options.load or options.picture):
-        parser.error("--scaling has its own table and no picture")
+    if options.alone is not None and (options.load or options.picture):
+        parser.error("--scaling and --features have tables of their own and no picture")
     return options
 
 
@@ -73,8 +77,8 @@ def some_of(names: Collection[str]) -> Callable[[str], list[str]]:
 
 # What is run: procq, the peers that are installed, and the bare limit where there is one.
 def plan(options: argparse.Namespace) -> Plan:
-    if options.scaling:
-        subjects_by_workload = {name: [OURS] for name in SCALINGS}
+    if options.alone is not None:
+        subjects_by_workload = {name: [OURS] for name in TABLES[options.alone].workloads}
     else:
         present = [OURS, *(name for name in options.peers if PEERS[name].version() is not None)]
         subjects_by_workload = {name: [*present, *([BARE] if name in LIMITS else [])] for name in options.only}
@@ -83,7 +87,7 @@ def plan(options: argparse.Namespace) -> Plan:
 
 # What the figures are of, as lines of Markdown.
 def facts(options: argparse.Namespace) -> list[str]:
-    versions = {} if options.scaling else {PEERS[name].title: PEERS[name].version() for name in options.peers}
+    versions = {} if options.alone is not None else {PEERS[name].title: PEERS[name].version() for name in options.peers}
     named = [f"{title} {number}" for title, number in versions.items() if number]
     missing = [title for title, number in versions.items() if number is None]
     lines = [f"{machine.describe()}, procq {version(OURS)}, {time.strftime('%Y-%m-%d')}; medians of {options.reps}."]
@@ -103,8 +107,8 @@ def main() -> None:
         lines = keep(run_all(plan(options)), options.json, told)
     else:
         told, lines = read_lines(options.load)
-    shown = scaling_table(lines, told) if options.scaling else markdown(lines, options.others, told)
-    table = "\n".join(shown)
+    alone = None if options.alone is None else TABLES[options.alone]
+    table = "\n".join(markdown(lines, options.others, told) if alone is None else alone.table(lines, told))
     print(table)
     if options.markdown is not None:
         write_between_marks(options.markdown, table)

@@ -13,7 +13,7 @@ from bench.machine import seconds_of
 from bench.peer import WORKERS
 from bench.pools import Procq
 from bench.runner import Line
-from bench.table import Figure, least_disturbed
+from bench.table import Figure, figure_of, least_disturbed
 from bench.workloads import NOOPS, Values
 
 # So many waiting at once, and how often in one run: what takes milliseconds is done many times.
@@ -96,16 +96,16 @@ def scaling_table(lines: Sequence[Line], facts: Sequence[str]) -> Iterator[str]:
     yield ""
     yield "| procq alone; median (min to max) | µs a no-op | against the first | goal |"
     yield "|---|---|---|---|"
-    bases = [_figure(counted, f"waiting_{count}", "each_us") for count in WAITING]
+    bases = [figure_of(counted, f"waiting_{count}", "each_us") for count in WAITING]
     for count, figure in zip(WAITING, bases, strict=True):
         yield _row(f"{count:,} tasks wait at once", figure, bases[0], "<= 1.30")
-    all_of = [_figure(counted, f"workers_{count}", "all_us") for count in WORKERS_TRIED]
+    all_of = [figure_of(counted, f"workers_{count}", "all_us") for count in WORKERS_TRIED]
     for count, figure in zip(WORKERS_TRIED, all_of, strict=True):
         yield _row(f"{count} workers, all of them take part", figure, all_of[0], "")
-    with_idle = [(count, _figure(counted, f"workers_{count}", "two_us")) for count in WORKERS_TRIED if count > 1]
+    with_idle = [(count, figure_of(counted, f"workers_{count}", "two_us")) for count in WORKERS_TRIED if count > 1]
     for count, figure in with_idle:
         yield _row(f"{count} workers, all but 2 sleep in a task", figure, with_idle[0][1], "<= 1.20")
-    share = _figure(counted, "supervisor", "percent")
+    share = figure_of(counted, "supervisor", "percent")
     if share is not None:
         yield ""
         yield f"CPU of the supervisor at tasks of 10 ms, of one worker's: {share.told(2)} % (goal: under 1 %)."
@@ -115,9 +115,3 @@ def _row(title: str, figure: Figure | None, first: Figure | None, goal: str) -> 
     if figure is None or first is None:
         return f"| {title} | - | - | {goal} |"
     return f"| {title} | {figure.told(1)} | {figure.median / first.median:.2f} | {goal} |"
-
-
-def _figure(lines: Sequence[Line], workload: str, value: str) -> Figure | None:
-    found = [line.values[value] for line in lines if line.workload == workload]
-    numbers = tuple(number for number in found if number is not None)
-    return Figure(numbers) if numbers else None

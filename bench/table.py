@@ -73,6 +73,13 @@ class Finding:
         return number >= wanted if self.row.better == "more" else number <= wanted
 
 
+# The figure of a workload that only procq has; None if it was not measured.
+def figure_of(lines: Sequence[Line], workload: str, value: str) -> Figure | None:
+    found = [line.values[value] for line in lines if line.workload == workload]
+    numbers = tuple(number for number in found if number is not None)
+    return Figure(numbers) if numbers else None
+
+
 # Of the tries of one repetition the one that others disturbed least counts.
 def least_disturbed(lines: Sequence[Line]) -> list[Line]:
     kept: dict[tuple[str, str, int], Line] = {}

@@ -358,9 +358,9 @@ def measure(workload: str, subject: str, *arguments: str, output: TextIO) -> Non
         keep_busy(PEERS[subject](), *arguments)
         return
     if workload not in RUNS:
-        from bench.scaling import SCALINGS  # noqa: PLC0415 - it uses this module
+        from bench.alone import ALONE  # noqa: PLC0415 - it uses this module
 
-        print(json.dumps(SCALINGS[workload]()), file=output)
+        print(json.dumps(ALONE[workload]()), file=output)
         return
     if subject == BARE:
         print(json.dumps(limits.LIMITS[workload]()), file=output)
