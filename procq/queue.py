@@ -232,7 +232,7 @@ class Queue:
             if free_bytes is not None:
                 headroom = Headroom(free_bytes, available_memory)
             chosen = LocalEngine(
-                workers=self.workers,
+                groups={DEFAULT_GROUP: self.workers},
                 kill_grace_s=seconds(kill_grace, field="kill_grace"),
                 start_timeout_s=seconds(start_timeout, field="start_timeout"),
                 initializer=pickle_initializer(initializer, initargs),

@@ -140,7 +140,7 @@ def test_H02_one_crash_leaves_the_others_and_the_queue_alone() -> None:
         assert "code 3" in str(handles[7].error)
         with queue._supervisor.lock:
             # Not those that there are: the one that died is replaced now or in a moment.
-            started = engine_of(queue)._crew._staffing.floor
+            started = engine_of(queue).places["default"].staffing.floor
         wait_idle(queue, started)
         killed = min(pids(queue))
         os.kill(killed, signal.SIGKILL)

@@ -291,7 +291,7 @@ def test_tasks_keep_running_on_the_same_workers() -> None:
         used = {handle.result(PATIENCE_S) for handle in handles}
         assert used <= pids(queue)
         assert len(used) <= 2
-        assert len(engine_of(queue).idle) <= 2
+        assert len(engine_of(queue).places["default"].idle) <= 2
 
 
 def test_B1_payloads_that_overfill_a_pipe_keep_their_order_and_harm_nobody(tmp_path: Path) -> None:

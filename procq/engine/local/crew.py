@@ -6,8 +6,8 @@
                                 LEAVING --------------> DYING --its death is seen, bury--> gone
 
 A STARTING one may be let go of as well, if there are too many by the time it is ready.  Decides how many
-there are and how each of them ends; who of them runs what is the engine's, which makes them BUSY, and IDLE
-again.
+there are in each group and how each of them ends; who of them runs what is the engine's, which makes them
+BUSY, and IDLE again.
 
 Who touches what: everything of `Crew` under the host's lock only, but for the loop's thread's own `_ids`.
 What takes milliseconds (to start a process, to look for what a worker has started, to kill all of that, to
@@ -21,16 +21,15 @@ from functools import partial
 from typing import Final, final
 
 from procq.engine.local import birth, deaths, wire
+from procq.engine.local.group import Group
 from procq.engine.local.lookout import Lookout
 from procq.engine.local.machine import usable_cpus
 from procq.engine.local.roster import State, Worker
-from procq.engine.local.staffing import Staffing
 from procq.engine.protocol import Host
 from procq.errors import WorkerStartError
 from procq.log import ERROR, WARNING, Logger
 from procq.outcome import Ended, class_names
 from procq.parcel import Payload
-from procq.slots import DEFAULT_GROUP
 
 logger = Logger(__name__)
 
@@ -48,25 +47,24 @@ class Crew:
     Args:
         lookout: Watches them.
         wake: Has the loop take a turn soon.
-        limit: At most so many processes.
+        limits: At most so many processes, by group.
         kill_grace_s: From asking an attempt to stop until its process group is killed.
         start_timeout_s: A worker that is not ready by then is killed.
         initializer: A pickled call that each worker makes first, or nothing.
         jobs: Files that serve as modules in the workers, by module name.
         tasks_per_worker: How many attempts a worker may be given.
         capture: Whether to take down what attempts write to the standard streams.
+        weighs: Whether workers are weighed, and so may be replaced after any attempt.
 
     Attributes:
         workers: All whose death has not been seen, by their ids.
-        idle: All and only those in state IDLE; the last to become idle is the first to be used again,
-            as its caches are warm.
-        roomy: Busy workers to which more may be sent ahead; one that was filled up comes back when it runs low.
+        groups: All groups, by name; each of the workers is in one of them, for life.
         is_closing: Whether no worker is to be started any more.
     """
 
     __slots__ = (
         "_asked", "_capture", "_cpus", "_doomed", "_ids", "_initializer", "_jobs", "_kill_grace_s", "_lookout", "_news",
-        "_staffing", "_start_timeout_s", "_tasks_per_worker", "_wake", "idle", "is_closing", "roomy", "workers",
+        "_start_timeout_s", "_tasks_per_worker", "_wake", "groups", "is_closing", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -74,17 +72,17 @@ class Crew:
         lookout: Lookout,
         wake: Callable[[], object],
         *,
-        limit: int,
+        limits: Mapping[str, int],
         kill_grace_s: float,
         start_timeout_s: float,
         initializer: Payload,
         jobs: Callable[[], Mapping[str, str]],
         tasks_per_worker: float,
         capture: bool,
+        weighs: bool,
     ) -> None:
         self._lookout = lookout
         self._wake = wake
-        self._staffing = Staffing(limit)
         self._cpus = usable_cpus()
         self._kill_grace_s = kill_grace_s
         self._start_timeout_s = start_timeout_s
@@ -94,8 +92,10 @@ class Crew:
         self._capture = capture
         self._ids = 0
         self.workers: dict[int, Worker] = {}
-        self.idle: list[Worker] = []
-        self.roomy: dict[Worker, None] = {}
+        self.groups = {
+            name: Group(name, limit=limit, let_go=self.let_go, wake=wake, weighs=weighs)
+            for name, limit in limits.items()
+        }
         self.is_closing = False
         #: workers to be killed, and workers just asked to stop: what they have started is still to be looked for
         self._doomed: list[Worker] = []
@@ -105,55 +105,47 @@ class Crew:
 
     # --- how many ------------------------------------------------------------------------------
 
-    @property
-    def growing(self) -> bool:
-        """Whether more workers may be started for what is ready."""
-        staffing = self._staffing
-        return len(self.workers) < staffing.limit and not self.is_closing and not staffing.has_failed
-
-    @property
-    def starting(self) -> int:
-        """How many workers have been started and are not ready yet."""
-        return self._staffing.starting
-
-    def too_many(self) -> bool:
-        """Whether there are more workers than there may be, those on their way out left aside."""
-        limit = self._staffing.limit
-        return len(self.workers) > limit and sum(worker.state.stays for worker in self.workers.values()) > limit
-
-    def births_at(self, now: float) -> float | None:
-        """Return when workers may be started again; None: they may be now."""
-        return self._staffing.not_before if self._staffing.not_before > now else None
+    def births_at(self, host: Host, now: float) -> float | None:
+        """Return when workers may be started again for what waits; None: nothing waits for that."""
+        held = [
+            group.staffing.not_before
+            for group in self.groups.values()
+            if group.staffing.not_before > now and host.backlog(group.name)
+        ]
+        return min(held, default=None)
 
     def states(self) -> dict[str, int]:
-        """Count workers by what they do."""
-        counts = {str(state): 0 for state in State}
-        for worker in self.workers.values():
-            counts[worker.state] += 1
-        return counts
-
-    def resize(self, limit: int) -> None:
-        """Change how many workers there may be; of those too many the idle ones leave."""
-        self._staffing.resize(limit)
-        while self.idle and self.too_many():
-            self.let_go(self.idle[-1])
+        """Count workers by what they do, those of all groups together."""
+        counts = [group.states() for group in self.groups.values()]
+        return {str(state): sum(one[state] for one in counts) for state in State}
 
     # --- births --------------------------------------------------------------------------------
 
     def chores(self, host: Host, now: float) -> list[Callable[[], object]]:
         """Take over what must be done without the lock, because it takes milliseconds."""
-        births = 0 if self.is_closing else self._staffing.births(len(self.workers), host.backlog(DEFAULT_GROUP), now)
+        births = self._births(host, now)
         if not (births or self._news or self._asked or self._doomed):
             return []
         chores: list[Callable[[], object]] = [partial(logger.log, *news) for news in self._news]
         chores += [worker.process.descendants for worker in self._asked]
         for worker in self._doomed:
             chores += (worker.process.descendants, worker.process.kill)
-        chores += [partial(self._spawn, host)] * min(births, _SPAWNS_PER_TURN)
+        chores += births
         self._news, self._asked, self._doomed = [], [], []
         return chores
 
-    def _spawn(self, host: Host) -> None:
+    def _births(self, host: Host, now: float) -> list[Callable[[], object]]:
+        """Return the births that are due, of each group in turn, and no more than a turn has time for."""
+        if self.is_closing:
+            return []
+        births: list[Callable[[], object]] = []
+        for group in self.groups.values():
+            due = group.staffing.births(len(group.workers), host.backlog(group.name), now)
+            if due:
+                births += [partial(self._spawn, host, group)] * min(due, _SPAWNS_PER_TURN - len(births))
+        return births
+
+    def _spawn(self, host: Host, group: Group) -> None:
         """Start a worker; without the lock, since it takes a millisecond."""
         self._ids += 1
         worker_id = self._ids
@@ -161,7 +153,7 @@ class Crew:
             process = birth.spawn(
                 birth.WorkerConfig(
                     worker_id=worker_id,
-                    workers=self._staffing.limit,
+                    workers=sum(one.staffing.limit for one in self.groups.values()),
                     cpus=self._cpus,
                     initializer=self._initializer,
                     jobs=self._jobs(),
@@ -170,63 +162,66 @@ class Crew:
             )
         except WorkerStartError as error:
             with host.lock:
-                self._spawn_refused(host, error)
+                self._spawn_refused(host, group, error)
             return
         with host.lock:
-            worker = Worker(worker_id, process, self._tasks_per_worker)
-            self.workers[worker_id] = worker
-            self._staffing.born(len(self.workers))
+            worker = Worker(worker_id, process, self._tasks_per_worker, group)
+            self.workers[worker_id] = group.workers[worker_id] = worker
+            group.staffing.born(len(group.workers))
             self._lookout.add(worker)
             self._lookout.set_timer(worker, "start", time.monotonic() + self._start_timeout_s, self._start_late)
             if self.is_closing:
                 self.kill(worker)
 
-    def _spawn_refused(self, host: Host, error: WorkerStartError) -> None:
+    def _spawn_refused(self, host: Host, group: Group, error: WorkerStartError) -> None:
         """The system has no process or descriptor to spare: try again soon, or give up."""
         now = time.monotonic()
-        self._staffing.refused(now)
-        if self.workers:
-            return  # the others go on; what they end makes room
-        self._start_failed(host, str(error))
+        group.staffing.refused(now)
+        # The group's others go on, and what anybody ends makes room; where all sit idle nothing ever would.
+        if group.workers or any(worker.state is not State.IDLE for worker in self.workers.values()):
+            return
+        self._start_failed(host, group, str(error))
         host.tick(now)  # it may have been the last try, and this turn's tick is over
 
     def ready(self, worker: Worker) -> None:
         """A worker has started."""
         if worker.state is not State.STARTING:
             return
-        self._staffing.ready()
+        worker.group.staffing.ready()
         self._lookout.drop_timer(worker, "start")
-        if self.too_many():
+        if worker.group.too_many():
             self.let_go(worker)
         else:
             worker.state = State.IDLE
-            self.idle.append(worker)
+            worker.group.idle.append(worker)
 
     def _start_late(self, worker: Worker) -> None:
         worker.start_late = True
         worker.fault = f"it was not ready within start_timeout={self._start_timeout_s:g} s"
         self.kill(worker)
 
-    def _start_failed(self, host: Host, why: str) -> None:
-        """Count a failure to start; too many in a row end the work (contract D11)."""
-        others = len(self.workers) - self._staffing.starting
+    def _start_failed(self, host: Host, group: Group, why: str) -> None:
+        """Count a failure to start; too many in a row in a group that has no other worker end the work (D11)."""
+        others = len(group.workers) - group.staffing.starting
         now = time.monotonic()
-        tries = self._staffing.failed(others, now)
+        tries = group.staffing.failed(others, now)
         if tries:
+            for one in self.groups.values():  # what keeps one from starting keeps all: they are started alike
+                one.staffing.is_over = True
             text = f"workers cannot start, tried {tries} times; the last time {why}"
             self._news.append((ERROR, text))
             host.broken(
                 Ended("error", now, now, permanent=True, error_types=class_names(WorkerStartError), message=text)
             )
-        elif others and now < self._staffing.not_before:
+        elif others and now < group.staffing.not_before:
             self._news.append((WARNING, f"a worker cannot start; going on with {others}: {why}"))
 
     # --- ends ----------------------------------------------------------------------------------
 
     def let_go(self, worker: Worker) -> None:
         """Tell a worker that runs nothing to leave."""
-        if worker in self.idle:
-            self.idle.remove(worker)
+        if worker in worker.group.idle:
+            worker.group.idle.remove(worker)
         worker.state = State.LEAVING
         with contextlib.suppress(wire.WireError):
             worker.channel.send(wire.EXIT_FRAME)
@@ -235,7 +230,7 @@ class Crew:
     def ask(self, worker: Worker) -> None:
         """Ask a busy worker to stop its attempt; it is killed after the grace."""
         worker.state = State.STOPPING
-        self.roomy.pop(worker, None)
+        worker.group.roomy.pop(worker, None)
         worker.process.ask()
         self._asked.append(worker)
         self._lookout.set_timer(worker, "grace", time.monotonic() + self._kill_grace_s, self.kill)
@@ -271,8 +266,10 @@ class Crew:
         with host.lock:
             workers = list(self.workers.values())
             self.workers.clear()
-            self.idle.clear()
-            self.roomy.clear()
+            for group in self.groups.values():
+                group.workers.clear()
+                group.idle.clear()
+                group.roomy.clear()
         for worker in workers:
             worker.process.abandon()
 
@@ -284,27 +281,29 @@ class Crew:
         Returns:
             The state in which that met it.
         """
-        state = worker.state
+        state, group = worker.state, worker.group
         if state is State.IDLE:
-            self.idle.remove(worker)
+            group.idle.remove(worker)
         elif state is State.STARTING:
-            self._staffing.starting -= 1
+            group.staffing.starting -= 1
         worker.state = State.DYING
-        self.roomy.pop(worker, None)
+        group.roomy.pop(worker, None)
         return state
 
     def bury(self, worker: Worker) -> None:
         """Take a dead worker out of every table and close what is its."""
-        del self.workers[worker.id]
+        group = worker.group
+        del self.workers[worker.id], group.workers[worker.id]
+        group.hungry.discard(worker)
         self._lookout.remove(worker)
         worker.process.close()
-        if not self.workers:
-            self._staffing.not_before = 0.0
+        if not group.workers:
+            group.staffing.not_before = 0.0
 
     def mind_death(self, host: Host, worker: Worker, state: State, leave: birth.Exit) -> None:
         """Learn from a death that met a worker in this state: can none start, are idle ones killed for sport?"""
         if state is State.STARTING or worker.start_error is not None or worker.start_late:
             text = deaths.start_failure_text(leave, error=worker.start_error, fault=worker.fault)
-            self._start_failed(host, text)
+            self._start_failed(host, worker.group, text)
         elif state is State.IDLE:
-            self._staffing.died_idle(len(self.workers), time.monotonic())
+            worker.group.staffing.died_idle(len(worker.group.workers), time.monotonic())

@@ -10,8 +10,9 @@ and for the chores of `_turn`.  Nothing here unpickles, and nothing blocks while
 
 The engine knows which attempt each worker runs and which ones wait ahead of it; priorities,
 retries and graphs are the host's.  Its parts know nothing of it: `Crew` says which workers there
-are, `Lookout` what the loop watches of them, `Patience` how long they may keep it waiting; `Drive`,
-`Lending`, `Weighing` and `record.Intake` do what their names say.
+are, `Group` who of a group can take something, `Lookout` what the loop watches of them, `Patience`
+how long they may keep it waiting; `Drive`, `Lending`, `Weighing` and `record.Intake` do what their
+names say.
 
 The kernel keeps count of what a worker has begun (`Channel`), so after a death the blame is certain:
 what has not been begun comes back uncharged, results still in the pipe count, and the one attempt
@@ -40,7 +41,6 @@ from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import WorkerStartError
 from procq.outcome import Ended
 from procq.parcel import Payload
-from procq.slots import DEFAULT_GROUP
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
@@ -75,7 +75,7 @@ class LocalEngine:
     """Runs attempts in spawned processes on this machine (contract H).
 
     Args:
-        workers: At most so many processes.
+        groups: At most so many processes, by group.
         kill_grace_s: From asking an attempt to stop until its process group is killed.
         start_timeout_s: A worker that is not ready by then is killed.
         initializer: A pickled call that each worker makes first, or nothing.
@@ -90,7 +90,7 @@ class LocalEngine:
     def __init__(
         self,
         *,
-        workers: int,
+        groups: Mapping[str, int],
         kill_grace_s: float = 1.0,
         start_timeout_s: float = 60.0,
         initializer: Payload = b"",
@@ -105,13 +105,14 @@ class LocalEngine:
         self._crew = Crew(
             self._lookout,
             self._loop.wake,
-            limit=workers,
+            limits=groups,
             kill_grace_s=kill_grace_s,
             start_timeout_s=start_timeout_s,
             initializer=initializer,
             jobs=jobs,
             tasks_per_worker=float("inf") if max_tasks_per_worker is None else max_tasks_per_worker,
             capture=capture,
+            weighs=memory is not None,
         )
         self._drive = Drive(self._loop, self._crew, self._turn)
         self._patience = Patience(self._crew, self._lookout)
@@ -122,19 +123,13 @@ class LocalEngine:
         self._initializer = initializer
         # The crew's own tables, which are looked at all the time.
         self._workers = self._crew.workers
-        self.idle = self._crew.idle
-        self.roomy = self._crew.roomy
-        self.places = {DEFAULT_GROUP: self}
+        self.places = self._crew.groups
         #: how many attempts wait ahead of workers
         self._ahead = 0
         self._paces = Paces()
         self._review_at = 0.0
         #: when a caller's thread looks what they have said, if the loop has not by then
         self._look_at = 0.0
-        #: at most so many are ahead of one worker now
-        self._share = 0
-        #: workers that have begun another attempt since the last `foresee`
-        self._hungry: set[Worker] = set()
         #: workers with something in their outbox
         self._to_flush: list[Worker] = []
         #: how long the next turn may sleep
@@ -166,32 +161,16 @@ class LocalEngine:
         except (OSError, RuntimeError) as error:
             raise WorkerStartError(f"cannot start the queue: {error}") from error
 
-    def foresee(self, backlog: int) -> None:
-        """Learn how much there is to hand out, and find those that have room for it.
-
-        When little is left, what one worker has ahead the others may soon want: each gets no more
-        than half of its share, so the end is shared out one by one.
-        """
-        self._share = backlog // (2 * len(self._workers) or 1)
-        if self._hungry:
-            for worker in self._hungry:
-                self._mind_room(worker)
-            self._hungry.clear()
-
-    @property
-    def growing(self) -> bool:
-        """Whether more workers may be started for what is ready."""
-        return self._crew.growing
-
     def start(self, attempt: Attempt) -> None:
-        """Hand an attempt to the worker that became idle last."""
-        worker = self.idle.pop()
+        """Hand an attempt to the worker of its group that became idle last."""
+        group = self.places[attempt.group]
+        worker = group.idle.pop()
         worker.left -= 1
         worker.depth = worker.depth or 1
         worker.running_s = worker.expected_s = self._paces.expected_s(attempt.type, UNKNOWN_S)
         self._begin(worker, attempt, time.monotonic())
         self._post(worker, attempt, attempt.fence)
-        self._mind_room(worker)
+        group.mind_room(worker)
         if self._weighing is not None:
             self._weighing.begun(worker)
 
@@ -204,7 +183,8 @@ class LocalEngine:
 
     def send_ahead(self, attempt: Attempt) -> None:
         """Send an attempt to a busy worker, behind what it runs: the same one until that is full."""
-        worker = next(iter(self.roomy))
+        group = self.places[attempt.group]
+        worker = next(iter(group.roomy))
         if not self._ahead:
             self._review_at = time.monotonic() + LONG_S
             self.wake(self._review_at)
@@ -212,8 +192,8 @@ class LocalEngine:
         attempt.place = worker
         worker.append(attempt, self._paces.expected_s(attempt.type, UNKNOWN_S))
         self._post(worker, attempt, attempt.fence + 1)
-        if not worker.has_room(self._share):
-            del self.roomy[worker]
+        if not worker.has_room(group.share):
+            del group.roomy[worker]
 
     def flush(self) -> None:
         """Send what was handed out since the last time, one packet to a worker."""
@@ -268,13 +248,6 @@ class LocalEngine:
         """Attempts run by themselves."""
         raise NotImplementedError
 
-    def resize(self, workers: int) -> None:
-        """Change how many workers there may be; those too many leave once they are idle."""
-        self._crew.resize(workers)
-        for worker in list(self.roomy):
-            self._mind_room(worker)
-        self.wake()
-
     def states(self) -> dict[str, int]:
         """Count workers by what they do."""
         return self._crew.states()
@@ -315,11 +288,13 @@ class LocalEngine:
         """Decide how long to sleep; the lock is held."""
         now = time.monotonic()
         review_at = self._review_at if self._ahead else None
-        births_at = self._crew.births_at(now) if host.backlog(DEFAULT_GROUP) else None
-        return self._loop.plan((host.next_due(), review_at, births_at), now)
+        return self._loop.plan((host.next_due(), review_at, self._crew.births_at(host, now)), now)
 
     def _spare_s(self, now: float) -> float:
-        """Return how long no worker needs to be heard: all have twice as much to do; at most `_wait_s`."""
+        """Return how long no worker needs to be heard: all have twice as much to do; at most `_wait_s`.
+
+        Not one of another group that idles either: it may be given something meanwhile.
+        """
         spare_s = min(_NAP_S, self._wait_s)
         for worker in self._workers.values():
             if not worker.ahead or worker.dropping or worker.channel.receiving:
@@ -345,20 +320,6 @@ class LocalEngine:
         if attempt.timeout_s is not None:
             # Not from `at`: the worker may have been busy since then with sending a big result.
             self._set_deadline(worker, time.monotonic() + _SETTING_OUT_S + attempt.timeout_s)
-
-    def _mind_room(self, worker: Worker) -> None:
-        """Keep the worker among the roomy ones if more may be sent ahead to it, else not.
-
-        One that was full must have run low first: what is sent then goes in one packet.
-        """
-        # Where there are too many, each shall become idle, so that those too many can leave.
-        # Nothing waits for long where one that starts will soon take it, or where this one may be replaced
-        # before it could begin it, being too heavy (D10).
-        is_too_long = worker.running_s > LONG_S and (self._crew.starting or self._weighing is not None)
-        if not worker.has_room(self._share) or self._crew.too_many() or is_too_long:
-            self.roomy.pop(worker, None)
-        elif worker.runs_low:
-            self.roomy[worker] = None
 
     def _set_deadline(self, worker: Worker, at: float) -> None:
         self._lookout.set_timer(worker, "deadline", at, self._overdue)
@@ -405,14 +366,14 @@ class LocalEngine:
         if is_idle:  # so it has read all, and yet there is no room
             self._return_running(worker)
             self._crew.condemn(worker, "it takes no task")
-        self._mind_room(worker)
+        worker.group.mind_room(worker)
 
     def _unassign(self, worker: Worker) -> Attempt | None:
         """Take note that a worker runs nothing any more, and return what it ran."""
         attempt = worker.running
         if attempt is not None:
             worker.running = attempt.place = None
-            self.roomy.pop(worker, None)
+            worker.group.roomy.pop(worker, None)
             if attempt.timeout_s is not None:
                 self._lookout.drop_timer(worker, "deadline")
         return attempt
@@ -480,7 +441,7 @@ class LocalEngine:
                 self._ahead -= 1
             else:
                 worker.running = None
-                self.roomy.pop(worker, None)
+                worker.group.roomy.pop(worker, None)
                 self._rest(worker)
             host.succeeded(attempt, fence, value, (started_at, ended_at, worker.pid, cpu_s, peak_rss_bytes))
         self._tell_begun(worker)
@@ -492,7 +453,7 @@ class LocalEngine:
             return
         self._require_host().began(attempt, worker.begun_at)
         self._begin(worker, attempt, worker.begun_at)
-        self._hungry.add(worker)
+        worker.group.hungry.add(worker)
 
     def _hear_other(self, worker: Worker, message: wire.OtherMessage) -> None:
         """Act on a message that is no success."""
@@ -590,10 +551,10 @@ class LocalEngine:
     def _to_idle(self, worker: Worker) -> None:
         worker.state = State.IDLE
         is_used_up = worker.left <= 0 or (self._weighing is not None and self._weighing.has_stayed_heavy(worker))
-        if is_used_up or self._crew.too_many():
+        if is_used_up or worker.group.too_many():
             self._crew.let_go(worker)
         else:
-            self.idle.append(worker)
+            worker.group.idle.append(worker)
 
     def _review(self, now: float) -> None:
         """Take back what waits behind attempts that turned out long, and plan the next review."""
@@ -606,7 +567,7 @@ class LocalEngine:
             if now > long_at:
                 worker.expect_long()
                 self._take_back_from(worker)
-                self._mind_room(worker)
+                worker.group.mind_room(worker)
             elif worker.ahead:
                 next_at = min(next_at, long_at)
         self._review_at = max(next_at, now + LONG_S)
@@ -674,7 +635,7 @@ class LocalEngine:
         self._give_back(worker, min(unsent + revoked, len(worker.ahead)))
         if was_running:
             self._return_running(worker)
-        self._mind_room(worker)
+        worker.group.mind_room(worker)
         return was_running
 
     def _give_back(self, worker: Worker, number: int) -> None:
@@ -701,7 +662,7 @@ class LocalEngine:
         worker.dropping = False
         self._patience.answered(worker)
         if worker.running is not None:
-            self._mind_room(worker)
+            worker.group.mind_room(worker)
         elif worker.state is State.BUSY:
             self._to_idle(worker)
 
@@ -724,7 +685,6 @@ class LocalEngine:
         self._give_back(worker, min(not_begun, len(worker.ahead)))
         self._read_rest(worker)
         leave = worker.process.reap() or birth.Exit()
-        self._hungry.discard(worker)
         self._crew.bury(worker)
         self._blame(worker, leave, never_began=never_began)
         self._crew.mind_death(self._require_host(), worker, state, leave)

@@ -14,6 +14,7 @@ from procq.engine.local.pace import UNKNOWN_S
 from procq.engine.protocol import Attempt
 
 if TYPE_CHECKING:
+    from procq.engine.local.group import Group
     from procq.outcome import Outcome
 
 #: Work sent ahead to one worker, in seconds as its types' attempts have lasted so far: enough to
@@ -51,15 +52,17 @@ class Worker:
     """One worker as the engine sees it."""
 
     __slots__ = (
-        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "heavy",
-        "held_bytes", "id", "inbox", "is_forgetting", "is_told", "left", "log_handled", "log_held", "log_read",
+        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "group",
+        "heavy", "held_bytes", "id", "inbox", "is_forgetting", "is_told", "left", "log_handled", "log_held", "log_read",
         "outbox", "outdated", "output", "pid", "process", "running", "running_s", "shares", "speaking", "start_error",
         "start_late", "state", "stopping", "stream_mask", "weighed",
     )  # fmt: skip
 
-    def __init__(self, worker_id: int, process: WorkerProcess, left: float) -> None:
+    def __init__(self, worker_id: int, process: WorkerProcess, left: float, group: "Group") -> None:
         #: ours, never the pid, which the system uses again
         self.id = worker_id
+        #: whose attempts it runs, and no others, for life
+        self.group = group
         self.process = process
         self.channel = process.channel
         #: what its attempts write, if that is captured

@@ -1,4 +1,4 @@
-"""How many workers there should be, and when to give up starting them (contract D11, H1).
+"""How many workers of a group there should be, and when to give up starting them (contract D11, H1).
 
 The rule is that of OTP's supervisors: restart, but only at a bounded intensity, and give up
 loudly beyond it.  Pure bookkeeping: `now` is handed in, and nothing is started here.
@@ -30,17 +30,17 @@ class Staffing:
         floor: So many are kept alive even when there is nothing to do.
         starting: How many are on their way.
         not_before: No worker is started before this instant.
-        has_failed: Whether it was given up.
+        is_over: Whether none is started any more: it was given up, here or in another group.
     """
 
-    __slots__ = ("_failures", "_idle_deaths", "floor", "has_failed", "limit", "not_before", "starting")
+    __slots__ = ("_failures", "_idle_deaths", "floor", "is_over", "limit", "not_before", "starting")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.floor = 0
         self.starting = 0
         self.not_before = 0.0
-        self.has_failed = False
+        self.is_over = False
         self._failures = 0
         self._idle_deaths: deque[float] = deque()
 
@@ -58,7 +58,7 @@ class Staffing:
             now: The instant.
         """
         room = self.limit - alive
-        if room <= 0 or self.has_failed or now < self.not_before:
+        if room <= 0 or self.is_over or now < self.not_before:
             return 0
         return max(0, min(room, max(backlog - self.starting, self.floor - alive)))
 
@@ -84,12 +84,12 @@ class Staffing:
             How often in a row, if that is reason to give up; else 0.
         """
         self._failures += 1
-        if self._failures < FAILURES_MAX or self.has_failed:
+        if self._failures < FAILURES_MAX or self.is_over:
             return 0
         if others:  # go on with those for a while
             self.not_before = now + _LONG_PAUSE_S
             return 0
-        self.has_failed = True
+        self.is_over = True
         return self._failures
 
     def died_idle(self, alive: int, now: float) -> None:

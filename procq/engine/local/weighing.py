@@ -96,7 +96,7 @@ class Weighing:
                 self._crew.let_go(worker)
         elif worker.state in {State.BUSY, State.STOPPING} and memory.is_heavy(load):
             worker.heavy = True
-            self._crew.roomy.pop(worker, None)
+            worker.group.roomy.pop(worker, None)
             # Another attempt than the one that was weighed must not pay for that; it is weighed soon.
             if is_same and memory.is_too_much(load) and self._stop(worker, "memory", at_once=True):
                 worker.fault = memory.fault(load)
