@@ -28,7 +28,7 @@ from typing import (
 )
 
 from procq import loader
-from procq.batch import draft_all, pickle_call, pickle_initializer, tasks_of
+from procq.batch import check_group, draft_all, groups_shown, pickle_call, pickle_initializer, tasks_of
 from procq.closing import Mode, ShutdownReport
 from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
@@ -81,14 +81,15 @@ class Stats:
         dead_letters_dropped: How many were dropped, being too many, too big or too old (contract F6).
         dropped_messages: Late reports that were not accepted (contract D1).
         breakers: "closed", "open" or "half-open" by type, for the types that have a breaker (D8).
-        workers: Workers by what they do.
+        workers: Workers by what they do, all groups together.
+        groups: The same for each group, by its name.
         throughput: Tasks ended a second since `start`.
         oldest_ready_s: How long the longest-waiting READY task has waited since submit, or None.
     """
 
     __slots__ = (
-        "breakers", "counts", "dead_letters", "dead_letters_dropped", "dropped_messages", "oldest_ready_s", "retries",
-        "throughput", "workers",
+        "breakers", "counts", "dead_letters", "dead_letters_dropped", "dropped_messages", "groups", "oldest_ready_s",
+        "retries", "throughput", "workers",
     )  # fmt: skip
 
     def __init__(self, supervisor: Supervisor, started_at: float | None) -> None:
@@ -102,6 +103,7 @@ class Stats:
         circuits = {name: gate.circuit for name, gate in scheduler.gates.items()}
         self.breakers = {name: circuit.state for name, circuit in circuits.items() if circuit is not None}
         self.workers = supervisor.engine.states()
+        self.groups = {name: place.states() for name, place in supervisor.engine.places.items()}
         ended = sum(self.counts[status] for status in Status if status.terminal)
         elapsed = 0.0 if started_at is None else now - started_at
         self.throughput = ended / elapsed if elapsed > 0 else 0.0
@@ -126,12 +128,16 @@ class Queue:
 
     Args:
         workers: How many processes at most; None: as many as there are usable processors
-            (affinity and cgroup quota).  They start when there is work for them.
+            (affinity and cgroup quota), less those of `groups`, but at least 1.  They start when there
+            is work for them.
         handlers: Functions by type, for `TaskSpec(type=..., payload=...)`.
         policy: "strict": highest priority first, then order of submission.  `Aging()`: likewise, but
             to wait is worth points, so that nobody starves.  `WeightedFair({...})`: every level gets its
             share of the starts.  Each states its bound.
         limits: At most so many tasks of a type run at once.
+        groups: How many workers there are at most for the tasks of each further group, by its name (contract
+            B7).  Tasks that name no group are in "default", and `workers` is how many there are for
+            those, unless it is named here.
         resources: What attempts share while they run: "cpu", slots in all (a task takes its `cpus`,
             1 unless it says; by default there are as many as workers), and "memory", a size (a task
             takes its `memory`; by default there is as much as the machine or the cgroup has, found
@@ -180,6 +186,7 @@ class Queue:
         handlers: Mapping[str, Callable[..., object]] | None = None,
         policy: "Literal['strict'] | Aging | WeightedFair" = "strict",
         limits: Mapping[str, int] | None = None,
+        groups: Mapping[str, int] | None = None,
         resources: Mapping[str, Size] | None = None,
         breaker: Mapping[str, Breaker] | None = None,
         backoff: BackoffLike = exponential(),  # noqa: B008 - immutable
@@ -203,7 +210,7 @@ class Queue:
         if not isinstance(capture, bool):
             raise UsageError(f"capture={capture!r}: must be True or False")
         self._handlers = _checked_handlers(handlers)
-        self.workers = usable_cpus() if workers is None else count(workers, field="workers", least=1)
+        self._groups = workers_by_group(workers, groups)
         self._cpus, memory_bytes = _checked_resources(resources)
         capacity = None  # of an engine of another kind nothing is known here
         if engine == "local" or resources is not None:
@@ -232,7 +239,7 @@ class Queue:
             if free_bytes is not None:
                 headroom = Headroom(free_bytes, available_memory)
             chosen = LocalEngine(
-                groups={DEFAULT_GROUP: self.workers},
+                groups=self._groups,
                 kill_grace_s=seconds(kill_grace, field="kill_grace"),
                 start_timeout_s=seconds(start_timeout, field="start_timeout"),
                 initializer=pickle_initializer(initializer, initargs),
@@ -253,6 +260,8 @@ class Queue:
             raise UsageError(f"engine={engine!r}: must be 'local' or an engine object")
         else:
             chosen = engine
+        if chosen.places.keys() != self._groups.keys():
+            raise UsageError(f"groups={groups!r}: the engine was made for {groups_shown(chosen.places)}")
         self._supervisor = Supervisor(
             scheduler,
             chosen,
@@ -320,7 +329,19 @@ class Queue:
     def __repr__(self) -> str:
         supervisor = self._supervisor
         life = "shut down, " if supervisor.closing else "" if supervisor.opened else "not started, "
-        return f"<Queue {life}{self.workers} workers, {supervisor.waiting()} waiting>"
+        parts = ", ".join(f"{number} {name}" for name, number in self._groups.items())
+        by_group = f" ({parts})" if len(self._groups) > 1 else ""
+        return f"<Queue {life}{self.workers} workers{by_group}, {supervisor.waiting()} waiting>"
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are at most, all groups together."""
+        return sum(self._groups.values())
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """How many workers there are at most in each group, by its name; a copy."""
+        return dict(self._groups)
 
     def shutdown(self, timeout: Duration | None = None, mode: Mode = "drain") -> ShutdownReport:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
@@ -353,19 +374,22 @@ class Queue:
         with self._supervisor.entry:
             self._supervisor.resume()
 
-    def resize(self, workers: int) -> None:
-        """Change how many worker processes there may be (contract H1).
+    def resize(self, workers: int, group: str = DEFAULT_GROUP) -> None:
+        """Change how many worker processes a group may have (contract H1).
 
         More start when there is work for them; too many leave as soon as they are idle, and
         nothing that runs is disturbed.
 
         Raises:
             UnitError: `workers` is no whole number of at least 1.
+            UsageError: There is no such group.
         """
         count(workers, field="workers", least=1)
+        if group not in self._groups:
+            raise UsageError(f"group={group!r}: this queue has {groups_shown(self._groups)}")
         with self._supervisor.entry:
-            self._supervisor.resize(workers, DEFAULT_GROUP)
-            self.workers = workers
+            self._supervisor.resize(workers, group)
+            self._groups[group] = workers
             self._mind_slots()
 
     def _mind_slots(self) -> None:
@@ -402,7 +426,7 @@ class Queue:
             QueueFullError: No room, and the call must not wait (any longer).
             QueueClosedError: Shutdown has begun, or this is a forked child.
             EngineError: Attempts cannot be run: workers cannot start, or the queue had to be killed.
-            UsageError: This is no function and no spec.
+            UsageError: This is no function and no spec, or the queue has no such group of workers.
         """
         supervisor = self._supervisor
         if isinstance(what, TaskSpec):
@@ -484,7 +508,7 @@ class Queue:
         """Submit specs and what they depend on, all or none."""
         supervisor = self._supervisor
         by_spec = self._by_spec
-        drafts = draft_all(specs, self._handlers, by_spec.__contains__)
+        drafts = draft_all(specs, self._handlers, by_spec.__contains__, groups=self._groups)
         with supervisor.entry:
             if drafts:
                 size = sum(len(draft.payload) for draft in drafts.values())
@@ -580,11 +604,11 @@ class Queue:
             chunksize: Items in a task at most.  "auto": one as long as they are slow or big, more
                 where many fit into about 2 ms.
             buffersize: Items in flight at most, from being read until they are taken; None: as
-                many as 4 tasks for each worker have.
+                many as 4 tasks for each worker of the function's group have.
             timeout: The longest wait for any one result.
 
         Raises:
-            UsageError: No iterable, or a value that cannot be.
+            UsageError: No iterable, a value that cannot be, or a group that the queue does not have.
         """
         from procq.mapping import Results, alone_because, chunks_of  # noqa: PLC0415 - 1 ms that only a map needs
         from procq.source import ITEMS_MAX, Size as MapSize, Source  # noqa: PLC0415
@@ -593,6 +617,11 @@ class Queue:
             raise UsageError("map() needs at least one iterable")
         window = None if buffersize is None else count(buffersize, field="buffersize", least=1)
         fixed = None if chunksize == "auto" else count(chunksize, field="chunksize", least=1)
+        group = DEFAULT_GROUP
+        if isinstance(fn, TaskFunction):
+            group = fn.options.group
+            check_group(fn.type, group, self._groups)
+        workers = self._groups[group]
         supervisor = self._supervisor
         alone = self._alone_because or alone_because(fn, supervisor)
         if fixed is not None and fixed > 1:
@@ -600,7 +629,7 @@ class Queue:
                 raise UsageError(f"chunksize={chunksize}: {alone}, so each is a task of its own; leave chunksize out")
             if window is not None and window < fixed:
                 raise UsageError(f"buffersize={buffersize}: must be at least chunksize={chunksize}")
-        most = ITEMS_MAX if window is None else max(1, window // (2 * self.workers))
+        most = ITEMS_MAX if window is None else max(1, window // (2 * workers))
         return Results(
             self,
             supervisor,
@@ -609,7 +638,7 @@ class Queue:
             MapSize(fixed, most),
             ordered=ordered,
             window=window,
-            workers=self.workers,
+            workers=workers,
             timeout_s=None if timeout is None else seconds(timeout, field="timeout"),
             chunks=None if alone or fixed == 1 else chunks_of(fn),
         )
@@ -773,6 +802,36 @@ def _checked_breakers(breakers: Mapping[str, Breaker] | None) -> dict[str, Break
         if not isinstance(breaker, Breaker):
             raise UsageError(f"breaker[{name!r}]={breaker!r}: expected a Breaker, such as Breaker(failures=5)")
     return checked
+
+
+def workers_by_group(workers: int | None, groups: Mapping[str, int] | None) -> dict[str, int]:
+    """Return how many workers each group of a queue has, by its name; "default" is the first.
+
+    Args:
+        workers: Those of the default group; None: what is left of the usable CPUs, at least 1.
+        groups: As `Queue` takes them.
+
+    Raises:
+        UsageError: A name or a number cannot be, or `groups` and `workers` contradict each other.
+    """
+    if groups is not None and not isinstance(groups, Mapping):
+        raise UsageError(f'groups={groups!r}: expected how many workers by name, such as {{"heavy": 2}}')
+    further = dict(groups or {})
+    for name, number in cast("dict[object, object]", further).items():
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"groups: {name!r} is no name of a group; expected a text that is not empty")
+        count(number, field=f"groups[{name!r}]", least=1)
+    default = further.pop(DEFAULT_GROUP, None)
+    if workers is not None:
+        if default is not None:
+            raise UsageError(
+                f"workers={workers!r} and groups[{DEFAULT_GROUP!r}]={default!r} both say how many workers the default "
+                "group has; give one of them"
+            )
+        default = count(workers, field="workers", least=1)
+    if default is None:
+        default = max(1, usable_cpus() - sum(further.values()))
+    return {DEFAULT_GROUP: default, **further}
 
 
 def _checked_limits(limits: Mapping[str, int] | None) -> dict[str, int]:

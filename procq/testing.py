@@ -24,6 +24,8 @@ dependencies, timeouts, dead letters, shutdown.  It differs in this:
 - What tasks log goes straight to the program's loggers, without `task_id` and `attempt`; `capture`
   takes down what they write to `sys.stdout` and `sys.stderr`, and not what C code and child
   processes write.
+- All groups share the one worker, so one group's tasks do wait for another's; those that are READY take
+  turns by group, not by priority.
 - There is no worker to replace or to measure: `max_tasks_per_worker`, `max_memory_per_worker`,
   `recycle_memory` and `min_free_memory` are refused, as is what else only processes have.
 - A wait that would never end (a paused queue, one not started) raises `UsageError`.
@@ -39,8 +41,9 @@ from procq.core.policies import Aging, WeightedFair
 from procq.engine.inline import FakeClock, InlineContext, InlineEngine
 from procq.errors import UsageError
 from procq.inside import current
-from procq.queue import Queue
+from procq.queue import Queue, workers_by_group
 from procq.retry import BackoffLike
+from procq.slots import DEFAULT_GROUP
 from procq.units import Duration, Size, count, seconds
 
 __all__ = ["FakeClock", "crash", "inline", "run_for", "spend"]
@@ -52,6 +55,7 @@ class QueueParameters(TypedDict, total=False):
     handlers: Mapping[str, Callable[..., object]] | None
     policy: Literal["strict"] | Aging | WeightedFair
     limits: Mapping[str, int] | None
+    groups: Mapping[str, int] | None
     resources: Mapping[str, Size] | None
     breaker: Mapping[str, Breaker] | None
     backoff: BackoffLike
@@ -83,7 +87,8 @@ def inline(
         parameters: As for `Queue`.
 
     Returns:
-        A `Queue` of one worker, made stopped like every other.
+        A `Queue` made stopped like every other, of one worker: it runs the tasks of all `groups`, and how many
+        workers those have matters only to how far `map` reads ahead.
 
     Raises:
         UsageError: A value cannot be; the message names it.
@@ -91,14 +96,18 @@ def inline(
     unknown = parameters.keys() - QueueParameters.__annotations__.keys()
     if unknown:
         raise UsageError(f"inline() takes no {min(unknown)}: no parameter of Queue, or one that needs processes")
+    groups = parameters.get("groups")
+    known = workers_by_group(None, groups)
     engine = InlineEngine(
         clock=FakeClock() if clock is None else clock,
         seed=seed,
         kill_grace_s=seconds(kill_grace, field="kill_grace"),
         initializer=pickle_initializer(initializer, initargs),
+        groups=known,
         capture=capture,
     )
-    return Queue(workers=1, engine=engine, **parameters)
+    names_default = groups is not None and DEFAULT_GROUP in groups
+    return Queue(workers=None if names_default else 1, engine=engine, **parameters)
 
 
 def run_for(queue: Queue, duration: Duration) -> None:

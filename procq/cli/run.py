@@ -8,10 +8,10 @@ shutdown.  It decides and writes; it never blocks elsewhere, so a signal is acte
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, assert_never, cast, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, assert_never, final
 
 from procq import loader
 from procq.cli import ending, parameters, producer, summary
@@ -30,7 +30,8 @@ from procq.core.states import Status
 from procq.engine.local.machine import usable_cpus
 from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
 from procq.handle import Handle, supervisor_of, task_of
-from procq.queue import Queue
+from procq.queue import Queue, workers_by_group
+from procq.slots import DEFAULT_GROUP
 from procq.spec import TaskSpec
 from procq.units import format_seconds
 
@@ -107,25 +108,53 @@ def _queue(entry: Entry, settings: RunSettings, *, is_list: bool) -> Queue:
     """Make the queue of a run; flags win over what `@procq.jobs` carries.
 
     Raises:
+        CommandLineError: The flags contradict each other.
         JobsFileError: `@procq.jobs` carries what a queue does not take.
     """
-    options = loader.queue_options(entry)
-    usable = usable_cpus()
-    if settings.workers.is_given or "workers" not in options:
-        options["workers"] = settings.workers.resolve(usable)
-    options |= settings.for_queue()
-    if not is_list and (settings.lookahead is not None or "max_pending" not in options):
-        workers = options["workers"] if isinstance(options["workers"], int) else usable
-        options["max_pending"] = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
+    options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
     name = getattr(entry, "__name__", "the entry")
     try:
-        return Queue(**cast("dict[str, Any]", options))
+        options["groups"] = workers_of(settings, options.pop("workers", None), options.get("groups"))
+        if not is_list and (settings.lookahead is not None or "max_pending" not in options):
+            workers = sum(options["groups"].values())
+            options["max_pending"] = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
+        return Queue(**options)
     except TypeError as error:
         raise JobsFileError(
             f"@procq.jobs of {name}(): {error}", hint="it takes the parameters of procq.Queue"
         ) from None
     except UsageError as error:
         raise JobsFileError(f"@procq.jobs of {name}(): {error}") from error
+
+
+def workers_of(settings: RunSettings, workers: int | None, groups: Mapping[str, int] | None) -> dict[str, int]:
+    """Return how many workers each group of a run has: what a flag says of a group wins over the jobs file.
+
+    Args:
+        settings: What the flags say.
+        workers: Those of the default group, as `@procq.jobs` has it; None: it says nothing.
+        groups: Likewise, of any group.
+
+    Raises:
+        CommandLineError: The flags say two things of the default group.
+        UsageError: What `@procq.jobs` carries cannot be.
+    """
+    by_group = workers_by_group(workers, groups)
+    is_said = workers is not None or (groups is not None and DEFAULT_GROUP in groups)
+    flags = dict(settings.groups)
+    if settings.workers.is_given:
+        if DEFAULT_GROUP in flags:
+            raise CommandLineError(
+                f"--workers and --group {DEFAULT_GROUP}={flags[DEFAULT_GROUP]} both say how many workers the default "
+                "group has",
+                hint="give one of them",
+            )
+        flags[DEFAULT_GROUP] = settings.workers.resolve(usable_cpus())
+    if is_said or DEFAULT_GROUP in flags:
+        return by_group | flags
+    further = {**by_group, **flags}
+    del further[DEFAULT_GROUP]
+    return workers_by_group(None, further)
 
 
 @final

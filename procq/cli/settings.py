@@ -62,6 +62,14 @@ def _at_least_one(flag: str, text: str) -> int:
     return int(text)
 
 
+def _group(flag: str, text: str) -> tuple[str, int]:
+    """Read NAME=N."""
+    name, equals, number = text.rpartition("=")
+    if not equals or not name:
+        raise CommandLineError(f"{flag} {text}: expected NAME=N, such as heavy=2")
+    return name, _at_least_one(f"{flag} {name}", number)
+
+
 def _duration(flag: str, text: str) -> float:
     """Read a duration, as seconds."""
     try:
@@ -169,6 +177,15 @@ class RunSettings:
         default=Workers(),
         metavar="N|N%|auto",
         help="worker processes (auto: one a usable CPU)",
+    )
+    #: by name, as often as they were given; what was said last of a group holds
+    groups: Sequence[tuple[str, int]] = _flag(
+        "--group",
+        read=_group,
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="workers for tasks of that group; again for other groups",
     )
     params: Sequence[str] = _flag(
         "-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the entry; again for a list"
@@ -289,5 +306,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def settings_from(parsed: argparse.Namespace) -> RunSettings:
     """Return the settings that the parsed flags stand for."""
     values = {setting.name: getattr(parsed, setting.name) for setting in fields(RunSettings)}
-    values["params"] = tuple(values["params"])  # argparse appends to a list
+    for name in ("groups", "params"):
+        values[name] = tuple(values[name])  # argparse appends to a list
     return RunSettings(**values)

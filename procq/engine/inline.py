@@ -15,7 +15,7 @@ Rule: nothing here reads a real clock or starts a thread.
 import contextlib
 import io
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NoReturn, final
@@ -173,6 +173,7 @@ class InlineEngine:
         kill_grace_s: From asking an attempt to stop until it is killed, on the fake clock.
         initializer: The pickled call that a worker would make first, or nothing: made before the
             first attempt, and again after each death.
+        groups: The groups that tasks may name; they take turns, as all runs in one thread.
         capture: Whether to take down what attempts write to `sys.stdout` and `sys.stderr`; not what
             C code and other programs write, for the descriptors are the test's own.
     """
@@ -189,6 +190,7 @@ class InlineEngine:
         seed: int = 0,
         kill_grace_s: float = 1.0,
         initializer: Payload = b"",
+        groups: Iterable[str] = (DEFAULT_GROUP,),
         capture: bool = False,
     ) -> None:
         self.clock = clock
@@ -198,6 +200,8 @@ class InlineEngine:
         self._initializer = initializer
         self._initialized = not initializer
         self._capture = capture
+        #: all here, one attempt at a time
+        self.places: Mapping[str, InlineEngine] = dict.fromkeys(groups, self)
         self._host: Host | None = None
         #: held by the thread that takes a step
         self._turn = threading.Lock()
@@ -221,11 +225,6 @@ class InlineEngine:
         """Take note of whom to report to."""
         assert self._host is None, "an engine serves one queue"
         self._host = host
-
-    @property
-    def places(self) -> "Mapping[str, InlineEngine]":
-        """Where, by group: all here, one at a time."""
-        return {DEFAULT_GROUP: self}
 
     @property
     def idle(self) -> tuple[()] | tuple["InlineEngine"]:

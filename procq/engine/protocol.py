@@ -139,6 +139,9 @@ class Places(Protocol):
     def resize(self, workers: int) -> None:
         """Change how many attempts may run at once; never disturbs one that runs."""
 
+    def states(self) -> dict[str, int]:
+        """Count workers by what they do."""
+
 
 class Engine(Protocol):
     """Where attempts run."""
