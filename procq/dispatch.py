@@ -48,6 +48,8 @@ class Dispatcher:
             return
         if scheduler.counts_slots:
             self._hand_out_slots(now)
+        elif self._engine.manual:  # one place for all groups
+            self._start_first(now)
         else:
             for group, places in self._places.items():
                 backlog = scheduler.backlog(group)
@@ -61,10 +63,15 @@ class Dispatcher:
 
         What was sent ahead goes on: it is some milliseconds of work for each worker.
         """
-        task = None if self._scheduler.running else self._first_startable()
+        if not self._scheduler.running:
+            self._start_first(now)
+            self._engine.flush()
+
+    def _start_first(self, now: float) -> None:
+        """Start the most urgent task of all groups in which somebody is idle, if there is any."""
+        task = self._first_startable()
         if task is not None:
             self._start(task, now)
-            self._engine.flush()
 
     def _first_startable(self) -> Task | None:
         """Return the most urgent task of all groups in which somebody is idle, or None."""

@@ -24,8 +24,8 @@ dependencies, timeouts, dead letters, shutdown.  It differs in this:
 - What tasks log goes straight to the program's loggers, without `task_id` and `attempt`; `capture`
   takes down what they write to `sys.stdout` and `sys.stderr`, and not what C code and child
   processes write.
-- All groups share the one worker, so one group's tasks do wait for another's; those that are READY take
-  turns by group, not by priority.
+- All groups share the one worker, so one group's tasks do wait for another's; the most urgent of all comes
+  first.
 - There is no worker to replace or to measure: `max_tasks_per_worker`, `max_memory_per_worker`,
   `recycle_memory` and `min_free_memory` are refused, as is what else only processes have.
 - A wait that would never end (a paused queue, one not started) raises `UsageError`.
