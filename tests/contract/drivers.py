@@ -184,7 +184,8 @@ class LocalDriver(Driver):
                 handle = queue.submit(procq.task(fn, **options).spec(place))
                 began.read_bytes()  # returns once the task has written
                 action(handle)
-                os.write(release, b"!")
+                # A byte more than one: the request to stop may come when the task has read one, and it wants another.
+                os.write(release, b"!!")
                 handle.wait()
             finally:
                 os.close(release)

@@ -128,7 +128,7 @@ def meet(place: str) -> str:
         testing.spend(0)  # a request to stop is heard here
     else:
         (Path(place) / "began").write_bytes(b"!")  # returns once the test reads
-        with (Path(place) / "go").open("rb") as go:
+        with (Path(place) / "go").open("rb", buffering=0) as go:
             go.read(1)
     return "met"
 
@@ -139,7 +139,7 @@ def meet_to_the_end(place: str) -> str:
         return meet(place)
     except Terminated:
         if place not in MEETINGS:
-            with (Path(place) / "go").open("rb") as go:
+            with (Path(place) / "go").open("rb", buffering=0) as go:
                 go.read(1)
         return "asked"
 
