@@ -5,7 +5,7 @@ is not submitted yet.  Everything is pickled and checked before the queue accept
 refused call changes nothing.  Pickling happens in the caller's thread and without the lock.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -77,11 +77,7 @@ def pickle_call(
 
 
 def draft_all(
-    specs: Iterable[TaskSpec[Any]],
-    handlers: Handlers,
-    known: Callable[[TaskSpec[Any]], bool],
-    *,
-    groups: Collection[str],
+    specs: Iterable[TaskSpec[Any]], handlers: Handlers, known: Callable[[TaskSpec[Any]], bool]
 ) -> dict[TaskSpec[Any], Draft]:
     """Draft specs and all the unsubmitted specs that they depend on, each once.
 
@@ -89,10 +85,9 @@ def draft_all(
         specs: What the user submits.
         handlers: Functions by type, for specs without a function.
         known: Whether a spec is submitted already.
-        groups: The groups of workers that there are.
 
     Raises:
-        UsageError: Something is no spec, has no handler or no workers, or cannot be pickled.
+        UsageError: Something is no spec, has no handler, or cannot be pickled.
     """
     drafts: dict[TaskSpec[Any], Draft] = {}
     pending = list(specs)
@@ -103,7 +98,6 @@ def draft_all(
             raise UsageError(f"expected a TaskSpec, got {type(spec).__name__}; describe a task with .spec(...)")
         if spec in drafts or known(spec):
             continue
-        check_group(spec.options.id or spec.type, spec.options.group, groups)
         draft = _draft(spec, handlers)
         drafts[spec] = draft
         pending += [source for source in draft.depends_on if isinstance(source, TaskSpec)]
@@ -123,21 +117,6 @@ def _draft(spec: TaskSpec[Any], handlers: Handlers) -> Draft:
     if draft.options.run_if == "failure" and not draft.depends_on:
         raise UsageError(f"{draft.label} has run_if='failure' and depends on nothing that could fail; add depends_on=")
     return draft
-
-
-def check_group(who: str, group: str, known: Collection[str]) -> None:
-    """Refuse a group of workers that a queue does not have (contract B7).
-
-    Raises:
-        UsageError: This is none of its groups; names those.
-    """
-    if group not in known:
-        raise UsageError(f"{who} needs group {group!r}; this queue has {groups_shown(known)}")
-
-
-def groups_shown(groups: Iterable[str]) -> str:
-    """Name groups as a message does."""
-    return ", ".join(map(repr, groups))
 
 
 def pickle_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> Payload:

@@ -28,7 +28,7 @@ from typing import (
 )
 
 from procq import loader
-from procq.batch import check_group, draft_all, groups_shown, pickle_call, pickle_initializer, tasks_of
+from procq.batch import draft_all, pickle_call, pickle_initializer, tasks_of
 from procq.closing import Mode, ShutdownReport
 from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
@@ -44,7 +44,7 @@ from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
-from procq.slots import DEFAULT_GROUP
+from procq.slots import DEFAULT_GROUP, need_refused
 from procq.spec import DEFAULTS, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds, size_bytes
@@ -221,6 +221,7 @@ class Queue:
             policy=_checked_policy(policy),
             limits=_checked_limits(limits),
             breakers=_checked_breakers(breaker),
+            groups=tuple(self._groups),
             capacity=capacity,
             retention=_checked_bounds(retention, "retention"),
             dead_letters=_checked_bounds(dead_letters, "dead_letters"),
@@ -261,7 +262,7 @@ class Queue:
         else:
             chosen = engine
         if chosen.places.keys() != self._groups.keys():
-            raise UsageError(f"groups={groups!r}: the engine was made for {groups_shown(chosen.places)}")
+            raise UsageError(f"groups={groups!r}: the engine was made for {', '.join(map(repr, chosen.places))}")
         self._supervisor = Supervisor(
             scheduler,
             chosen,
@@ -386,7 +387,7 @@ class Queue:
         """
         count(workers, field="workers", least=1)
         if group not in self._groups:
-            raise UsageError(f"group={group!r}: this queue has {groups_shown(self._groups)}")
+            raise UsageError(need_refused("resize()", group, self._groups))
         with self._supervisor.entry:
             self._supervisor.resize(workers, group)
             self._groups[group] = workers
@@ -508,7 +509,7 @@ class Queue:
         """Submit specs and what they depend on, all or none."""
         supervisor = self._supervisor
         by_spec = self._by_spec
-        drafts = draft_all(specs, self._handlers, by_spec.__contains__, groups=self._groups)
+        drafts = draft_all(specs, self._handlers, by_spec.__contains__)
         with supervisor.entry:
             if drafts:
                 size = sum(len(draft.payload) for draft in drafts.values())
@@ -617,11 +618,7 @@ class Queue:
             raise UsageError("map() needs at least one iterable")
         window = None if buffersize is None else count(buffersize, field="buffersize", least=1)
         fixed = None if chunksize == "auto" else count(chunksize, field="chunksize", least=1)
-        group = DEFAULT_GROUP
-        if isinstance(fn, TaskFunction):
-            group = fn.options.group
-            check_group(fn.type, group, self._groups)
-        workers = self._groups[group]
+        workers = self._workers_for(fn)
         supervisor = self._supervisor
         alone = self._alone_because or alone_because(fn, supervisor)
         if fixed is not None and fixed > 1:
@@ -642,6 +639,17 @@ class Queue:
             timeout_s=None if timeout is None else seconds(timeout, field="timeout"),
             chunks=None if alone or fixed == 1 else chunks_of(fn),
         )
+
+    def _workers_for(self, fn: "Callable[..., object] | TaskFunction[..., object]") -> int:
+        """Return how many workers the group of a function has.
+
+        Raises:
+            UsageError: There is no such group.
+        """
+        group = fn.options.group if isinstance(fn, TaskFunction) else DEFAULT_GROUP
+        if group not in self._groups:
+            raise UsageError(need_refused(type_of(fn), group, self._groups))
+        return self._groups[group]
 
     def _submit_begun(self, fn: Callable[..., Any], args: tuple[Any, ...], ended: Ended) -> Handle[Any]:
         """Submit a task whose first attempt was made in a chunk of a `map`."""

@@ -1,5 +1,6 @@
 """What a task takes while it runs: workers of a group, processors, memory (contract B7, B9)."""
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 #: The workers of every task that names no group.
@@ -19,3 +20,8 @@ class Demand(NamedTuple):
 
 #: What a task takes that does not say.
 ONE_CPU: Final = Demand(1, 0)
+
+
+def need_refused(who: str, group: str, known: Iterable[str]) -> str:
+    """Say that a queue does not have the group of workers that somebody needs."""
+    return f"{who} needs group {group!r}; this queue has {', '.join(map(repr, sorted(known)))}"

@@ -31,7 +31,7 @@ from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError, Us
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.retry import Backoff
-from procq.slots import DEFAULT_GROUP, ONE_CPU
+from procq.slots import DEFAULT_GROUP, ONE_CPU, need_refused
 
 if TYPE_CHECKING:
     from procq.outcome import Outcome
@@ -202,8 +202,7 @@ class Scheduler:
         """
         group, demand = task.rules.group, task.rules.demand
         if group not in self._ahead_bounds:
-            there = ", ".join(map(repr, sorted(self._ahead_bounds)))
-            raise UsageError(f"{task.type} needs group {group!r}; this queue has {there}")
+            raise UsageError(need_refused(task.type, group, self._ahead_bounds))
         excess = "" if self.capacity is None or demand == ONE_CPU else self.capacity.excess(demand)
         if excess:
             raise UsageError(f"{task.type} asks for {excess}, so it could never start")

@@ -237,7 +237,7 @@ def test_E2_specs_that_are_needed_are_drafted_too_each_once() -> None:
     left, right = noted.spec(base), noted.spec([base.out])
     top = noted.using(depends_on=[right]).spec(left, right.out)
 
-    drafts = draft_all([top], {}, nothing_is_known, groups=("default",))
+    drafts = draft_all([top], {}, nothing_is_known)
 
     assert set(drafts) == {top, left, right, base}
     assert drafts[top].inputs == [left, right]
@@ -248,7 +248,7 @@ def test_E2_a_spec_that_is_known_is_not_drafted_again_nor_what_it_needs() -> Non
     base = noted.spec()
     top = noted.spec(base)
 
-    assert set(draft_all([top, top], {}, lambda spec: spec is base, groups=("default",))) == {top}
+    assert set(draft_all([top, top], {}, lambda spec: spec is base)) == {top}
 
 
 @pytest.mark.parametrize(
@@ -256,23 +256,23 @@ def test_E2_a_spec_that_is_known_is_not_drafted_again_nor_what_it_needs() -> Non
 )
 def test_C1_what_is_no_spec_is_refused(item: Any) -> None:  # noqa: ANN401
     with pytest.raises(UsageError, match=r"expected a TaskSpec, got \w+; describe a task with \.spec\(\.\.\.\)"):
-        draft_all([noted.spec(), item], {}, nothing_is_known, groups=("default",))
+        draft_all([noted.spec(), item], {}, nothing_is_known)
 
 
 def test_C2_a_type_without_a_handler_is_refused_and_the_known_are_listed() -> None:
     handlers: dict[str, Callable[..., object]] = {"turn": abs, "crop": abs}
 
     with pytest.raises(UnknownHandlerError, match="no handler for type 'resize'; known are 'crop', 'turn'"):
-        draft_all([TaskSpec(type="resize")], handlers, nothing_is_known, groups=("default",))
-    assert draft_all([TaskSpec(type="turn", payload=-3)], handlers, nothing_is_known, groups=("default",))
+        draft_all([TaskSpec(type="resize")], handlers, nothing_is_known)
+    assert draft_all([TaskSpec(type="turn", payload=-3)], handlers, nothing_is_known)
 
 
 def test_E4_a_task_that_runs_only_on_failure_needs_something_that_can_fail() -> None:
     lonely = noted.using(run_if="failure", id="repair").spec(1)
 
     with pytest.raises(UsageError, match="repair has run_if='failure' and depends on nothing"):
-        draft_all([lonely], {}, nothing_is_known, groups=("default",))
-    assert draft_all([lonely.using(depends_on=["a"])], {}, nothing_is_known, groups=("default",))
+        draft_all([lonely], {}, nothing_is_known)
+    assert draft_all([lonely.using(depends_on=["a"])], {}, nothing_is_known)
 
 
 def test_C5_one_call_that_cannot_be_pickled_refuses_the_batch(queue: Queue) -> None:
