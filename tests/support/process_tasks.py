@@ -444,6 +444,13 @@ def fail_two_of_three(path: str) -> None:
         raise ValueError(times)
 
 
+def fail_after_first(path: str) -> None:
+    """Fail but for the first time that this is run with the path."""
+    if os.path.exists(path):  # noqa: PTH110
+        raise ValueError("not the first time")
+    say(path, "start")
+
+
 def sleep_and_fail(seconds: float) -> None:
     sleep(seconds)
     raise ValueError("no start")
