@@ -108,7 +108,6 @@ def _queue(entry: Entry, settings: RunSettings, *, is_list: bool) -> Queue:
     """Make the queue of a run; flags win over what `@procq.jobs` carries.
 
     Raises:
-        CommandLineError: The flags contradict each other.
         JobsFileError: `@procq.jobs` carries what a queue does not take.
     """
     options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
@@ -136,19 +135,12 @@ def workers_of(settings: RunSettings, workers: int | None, groups: Mapping[str, 
         groups: Likewise, of any group.
 
     Raises:
-        CommandLineError: The flags say two things of the default group.
         UsageError: What `@procq.jobs` carries cannot be.
     """
     by_group = workers_by_group(workers, groups)
     is_said = workers is not None or (groups is not None and DEFAULT_GROUP in groups)
     flags = dict(settings.groups)
     if settings.workers.is_given:
-        if DEFAULT_GROUP in flags:
-            raise CommandLineError(
-                f"--workers and --group {DEFAULT_GROUP}={flags[DEFAULT_GROUP]} both say how many workers the default "
-                "group has",
-                hint="give one of them",
-            )
         flags[DEFAULT_GROUP] = settings.workers.resolve(usable_cpus())
     if is_said or DEFAULT_GROUP in flags:
         return by_group | flags

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from procq import units
 from procq.cli.exits import CommandLineError
+from procq.slots import DEFAULT_GROUP
 
 if TYPE_CHECKING:
     from procq.cli.terminal import ColorChoice
@@ -304,8 +305,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_from(parsed: argparse.Namespace) -> RunSettings:
-    """Return the settings that the parsed flags stand for."""
+    """Return the settings that the parsed flags stand for.
+
+    Raises:
+        CommandLineError: Two flags say how many workers the default group has.
+    """
     values = {setting.name: getattr(parsed, setting.name) for setting in fields(RunSettings)}
     for name in ("groups", "params"):
         values[name] = tuple(values[name])  # argparse appends to a list
-    return RunSettings(**values)
+    settings = RunSettings(**values)
+    default = dict(settings.groups).get(DEFAULT_GROUP)
+    if default is not None and settings.workers.is_given:
+        raise CommandLineError(
+            f"--group {DEFAULT_GROUP}={default}: --workers says how many workers that group has",
+            hint="give one of them",
+        )
+    return settings
