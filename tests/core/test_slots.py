@@ -37,6 +37,8 @@ class Place:
 class Engine:
     """Runs nothing: it takes note of what is started, in order."""
 
+    manual = False
+
     def __init__(self, groups: Mapping[str, int]) -> None:
         self.running: list[Task] = []
         self.started: list[str] = []

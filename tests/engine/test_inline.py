@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -9,6 +10,7 @@ import pytest
 
 import procq
 from procq import Status, errors, testing
+from procq.engine.inline import InlineEngine
 
 #: What a task calls in the test's own process, by name; its name alone is pickled.
 CALLS: Final[dict[str, Callable[[], object]]] = {}
@@ -40,6 +42,38 @@ def fail() -> None:
 def spend(duration: float) -> str:
     testing.spend(duration)
     return "spent"
+
+
+# --- groups ---
+
+
+def test_B7_groups_share_the_one_worker_and_the_most_urgent_of_all_comes_first() -> None:
+    ran: list[str] = []
+    with testing.inline(groups={"heavy": 2, "light": 1}) as queue:
+        queue.pause()
+        for number, (group, priority) in enumerate(
+            [("heavy", 0), ("default", 0), ("light", 10), ("default", 10), ("heavy", 0), ("light", -10), ("default", 0)]
+        ):
+            CALLS[str(number)] = partial(ran.append, f"{group} {priority}")
+            queue.submit(procq.task(call, group=group, priority=priority).spec(str(number)))
+        queue.resume()
+
+    assert ran == ["light 10", "default 10", "heavy 0", "default 0", "heavy 0", "default 0", "light -10"]
+
+
+def test_B7_the_default_group_may_be_named_too() -> None:
+    with testing.inline(groups={"default": 3, "heavy": 2}) as queue:
+        assert queue.groups == {"default": 3, "heavy": 2}
+        assert queue.submit(procq.task(echo, group="heavy").spec(1)).result() == 1
+
+
+def test_B7_an_engine_has_the_groups_of_its_queue() -> None:
+    engine = InlineEngine(clock=testing.FakeClock(), groups=["default", "heavy"])
+
+    with pytest.raises(errors.UsageError, match=r"^groups=None: the engine was made for 'default', 'heavy'$"):
+        procq.Queue(engine=engine)
+    with pytest.raises(errors.UsageError, match="the engine was made for"):
+        procq.Queue(groups={"light": 1}, engine=engine)
 
 
 # --- who drives ---
