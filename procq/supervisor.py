@@ -532,9 +532,19 @@ class Supervisor:
             closing.cut_to(KILLED, now)
         if closing.mode is not None:
             closing.advance(now, at_once=self.abandoned)
+        if self._start_error is not None:
+            self._fail_waiting(self._start_error, now)
         self.dispatcher.dispatch(now)
         if closing.mode is not None:
             closing.advance(now, at_once=self.abandoned)
+
+    def _fail_waiting(self, ended: Ended, now: float) -> None:
+        """End what waits, for nothing starts any more; again and again, as another group may still run something.
+
+        What ends there makes others ready, which would wait for ever for workers of their own.
+        """
+        self.dispatcher.take_back_all(now)
+        self.scheduler.fail_waiting(ended, now)
 
     def settle(self) -> None:
         """Wake everybody for whom something has changed: the last act before the lock is given up."""
@@ -549,10 +559,9 @@ class Supervisor:
         self.settle()
 
     def broken(self, ended: Ended) -> None:
-        """Workers cannot start: what waits ends FAILED with the start-up error (D11)."""
+        """Workers cannot start: what waits ends FAILED with the start-up error (D11), in this `tick` or the next."""
         self.accepts = False
         self._start_error = ended
-        self.scheduler.fail_waiting(ended, self.engine.now())
         self.room.free_all()
 
     def failed(self, error: BaseException) -> None:

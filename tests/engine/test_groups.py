@@ -164,13 +164,14 @@ def test_H4_workers_of_all_groups_together_use_the_machine_once() -> None:
 # --- sending ahead and taking back ---
 
 
-def hold_briefly(queue: Queue, gate: Gate, group: str) -> None:
+def hold_briefly(queue: Queue, gate: Gate, group: str) -> Handle[None]:
     """Have a task of a type that is known to be brief wait at a gate, so that others are sent ahead behind it."""
     wait = task(tasks.pass_gate_or_not, group=group)
     for _ in range(30):
         queue.submit(wait.spec("")).result(PATIENCE_S)
-    queue.submit(wait.spec(gate.path))
+    handle = queue.submit(wait.spec(gate.path))
     gate.wait_begun()
+    return handle
 
 
 def test_B8_a_more_urgent_task_overtakes_what_was_sent_ahead_in_its_group_alone(tmp_path: Path) -> None:
@@ -277,6 +278,36 @@ def test_D11_a_group_that_cannot_start_any_does_not_wait_for_those_of_another(tm
         assert running.result(PATIENCE_S) == "to its end"
         with pytest.raises(WorkerStartError):
             queue.submit(task(tasks.nothing, group="heavy").spec())
+
+
+def test_D11_then_nothing_starts_any_more_where_there_still_are_workers_and_nothing_waits_for_ever(
+    tmp_path: Path,
+) -> None:
+    """What is behind a task that runs on may never find a worker: not it, nor its retries, nor what depends on it."""
+    log, counter = tmp_path / "log", tmp_path / "counter"
+    gates = [Gate(tmp_path, f"gate{number}") for number in range(2)]
+    with Queue(1, groups={"heavy": 2}, initializer=tasks.fail_after_first, initargs=(str(counter), 2)) as queue:
+        # The second one first: it is what makes the other worker start.
+        failing = task(tasks.pass_gate_and_fail, group="heavy", max_attempts=3, backoff=0)
+        retried = queue.submit(failing.spec(gates[1].path))
+        gates[1].wait_begun()
+        running = hold_briefly(queue, gates[0], "heavy")
+        ahead = [queue.submit(task(tasks.say, group="heavy").spec(str(log), number)) for number in range(3)]
+        dependent = queue.submit(tasks.say, str(log), running.out)
+
+        lost = queue.submit(tasks.nothing)
+
+        assert isinstance(lost.exception(PATIENCE_S), WorkerStartError)
+        for handle in ahead:
+            assert isinstance(handle.exception(PATIENCE_S), WorkerStartError)
+        for gate in gates:
+            gate.open()
+        assert running.exception(PATIENCE_S) is None
+        for handle in (retried, dependent):
+            assert isinstance(handle.exception(PATIENCE_S), WorkerStartError)
+        assert [record.outcome for record in retried.history] == ["error"]
+        check_invariants(queue)
+    assert not log.exists()
 
 
 def test_D11_nor_for_idle_ones_where_the_system_has_no_process_to_spare(no_interpreter: Callable[[], None]) -> None:

@@ -444,11 +444,12 @@ def fail_two_of_three(path: str) -> None:
         raise ValueError(times)
 
 
-def fail_after_first(path: str) -> None:
-    """Fail but for the first time that this is run with the path."""
-    if os.path.exists(path):  # noqa: PTH110
-        raise ValueError("not the first time")
+def fail_after_first(path: str, times: int = 1) -> None:
+    """Fail but for so many times that this is run with the path."""
     say(path, "start")
+    with open(path, encoding="ascii") as file:  # noqa: PTH123
+        if len(file.readlines()) > times:
+            raise ValueError("too late")
 
 
 def sleep_and_fail(seconds: float) -> None:
