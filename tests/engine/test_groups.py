@@ -273,7 +273,7 @@ def test_D11_a_group_that_cannot_start_any_does_not_wait_for_those_of_another(tm
         error = queue.submit(tasks.nothing).exception(PATIENCE_S)
 
         assert isinstance(error, WorkerStartError)
-        assert "tried 3 times" in str(error)
+        assert "workers of group 'default' cannot start, tried 3 times" in str(error)
         gate.open()
         assert running.result(PATIENCE_S) == "to its end"
         with pytest.raises(WorkerStartError):

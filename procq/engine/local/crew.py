@@ -136,8 +136,6 @@ class Crew:
 
     def _births(self, host: Host, now: float) -> list[Callable[[], object]]:
         """Return the births that are due, of each group in turn, and no more than a turn has time for."""
-        if self.is_closing:
-            return []
         births: list[Callable[[], object]] = []
         for group in self.groups.values():
             due = group.staffing.births(len(group.workers), host.backlog(group.name), now)
@@ -208,13 +206,17 @@ class Crew:
         if tries:
             for one in self.groups.values():  # what keeps one from starting keeps all: they are started alike
                 one.staffing.is_over = True
-            text = f"workers cannot start, tried {tries} times; the last time {why}"
+            text = f"workers{self._of(group)} cannot start, tried {tries} times; the last time {why}"
             self._news.append((ERROR, text))
             host.broken(
                 Ended("error", now, now, permanent=True, error_types=class_names(WorkerStartError), message=text)
             )
         elif others and now < group.staffing.not_before:
-            self._news.append((WARNING, f"a worker cannot start; going on with {others}: {why}"))
+            self._news.append((WARNING, f"a worker{self._of(group)} cannot start; going on with {others}: {why}"))
+
+    def _of(self, group: Group) -> str:
+        """Name a group where there are several."""
+        return f" of group {group.name!r}" if len(self.groups) > 1 else ""
 
     # --- ends ----------------------------------------------------------------------------------
 
@@ -251,9 +253,15 @@ class Crew:
         self._doomed.append(worker)
         self._wake()
 
+    def end_births(self) -> None:
+        """Start no more workers, in any group."""
+        self.is_closing = True
+        for group in self.groups.values():
+            group.staffing.is_over = True
+
     def close(self, *, at_once: bool) -> None:
         """Let all workers go, or kill them; start no more."""
-        self.is_closing = True
+        self.end_births()
         for worker in list(self.workers.values()):
             if at_once or worker.state is not State.IDLE:
                 self.kill(worker)

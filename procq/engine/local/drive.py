@@ -56,7 +56,7 @@ class Drive:
         except BaseException:
             # Ctrl-C may have come once the thread was running: then the loop is its to close.
             with host.lock:
-                self._crew.is_closing = True
+                self._crew.end_births()
                 if not self._runs:
                     self._is_given_up = True
                     self._loop.close()

@@ -30,7 +30,7 @@ class Staffing:
         floor: So many are kept alive even when there is nothing to do.
         starting: How many are on their way.
         not_before: No worker is started before this instant.
-        is_over: Whether none is started any more: it was given up, here or in another group.
+        is_over: Whether none is started any more: it was given up, here or in another group, or all is to end.
     """
 
     __slots__ = ("_failures", "_idle_deaths", "floor", "is_over", "limit", "not_before", "starting")
