@@ -20,6 +20,7 @@ from tests.support.process_tasks import Gate
 
 import procq
 from procq import AttemptRecord, Handle, Priority, Queue, Status, task
+from procq.engine.local import engine
 from procq.engine.local.machine import usable_cpus
 from procq.errors import MemoryLimitExceeded, WorkerCrashed, WorkerStartError
 
@@ -153,12 +154,35 @@ def test_H1_workers_start_in_the_groups_that_have_work_alone() -> None:
         assert queue.stats().workers == queue.stats().groups["light"]
 
 
-def test_H4_workers_of_all_groups_together_use_the_machine_once() -> None:
-    number = usable_cpus()
-    with Queue(number, groups={"heavy": number}) as queue:
+def test_H4_workers_of_all_groups_together_use_the_machine_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with Queue(1, groups={"heavy": 1}) as queue:
         for group in ("default", "heavy"):
             surroundings = queue.submit(task(tasks.surroundings, group=group).spec("OMP_NUM_THREADS"))
-            assert surroundings.result(PATIENCE_S)["variable"] == "1"
+            assert surroundings.result(PATIENCE_S)["variable"] == str(max(1, usable_cpus() // 2))
+
+
+def test_F2_items_of_a_map_run_in_the_group_of_their_function_together_or_alone() -> None:
+    """Also those that run once more, each by itself, because the worker of their chunk died."""
+    with Queue(1, groups={"heavy": 1}) as queue:
+        exits = queue.map(task(tasks.exit_if, group="heavy"), [number == 150 for number in range(300)], [3] * 300)
+        assert [number for number, error in enumerate(outcomes(exits)) if isinstance(error, WorkerCrashed)] == [150]
+        used = set(queue.map(task(hungry.pid_after, group="heavy"), [0.0] * 2000))
+
+        assert used == of_group(queue, "heavy")
+        assert not of_group(queue, "default")
+
+
+def outcomes(results: Iterator[object]) -> list[object]:
+    """Take all results; an error stands for itself."""
+    taken: list[object] = []
+    while True:
+        try:
+            taken.append(next(results))
+        except StopIteration:
+            return taken
+        except WorkerCrashed as error:
+            taken.append(error)
 
 
 # --- sending ahead and taking back ---
@@ -281,9 +305,10 @@ def test_D11_a_group_that_cannot_start_any_does_not_wait_for_those_of_another(tm
 
 
 def test_D11_then_nothing_starts_any_more_where_there_still_are_workers_and_nothing_waits_for_ever(
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What is behind a task that runs on may never find a worker: not it, nor its retries, nor what depends on it."""
+    monkeypatch.setattr(engine, "LONG_S", 3600.0)  # what was sent ahead stays there, however long that takes
     log, counter = tmp_path / "log", tmp_path / "counter"
     gates = [Gate(tmp_path, f"gate{number}") for number in range(2)]
     with Queue(1, groups={"heavy": 2}, initializer=tasks.fail_after_first, initargs=(str(counter), 2)) as queue:
@@ -294,6 +319,7 @@ def test_D11_then_nothing_starts_any_more_where_there_still_are_workers_and_noth
         running = hold_briefly(queue, gates[0], "heavy")
         ahead = [queue.submit(task(tasks.say, group="heavy").spec(str(log), number)) for number in range(3)]
         dependent = queue.submit(tasks.say, str(log), running.out)
+        assert queue._supervisor.scheduler.ahead
 
         lost = queue.submit(tasks.nothing)
 
