@@ -124,6 +124,8 @@ class LocalEngine:
         # The crew's own tables, which are looked at all the time.
         self._workers = self._crew.workers
         self.places = self._crew.groups
+        #: the group of every attempt, if there is but one: to ask each takes a tenth of what sending it ahead does
+        self._only = next(iter(self.places.values())) if len(self.places) == 1 else None
         #: how many attempts wait ahead of workers
         self._ahead = 0
         self._paces = Paces()
@@ -163,7 +165,7 @@ class LocalEngine:
 
     def start(self, attempt: Attempt) -> None:
         """Hand an attempt to the worker of its group that became idle last."""
-        group = self.places[attempt.group]
+        group = self._only or self.places[attempt.group]
         worker = group.idle.pop()
         worker.left -= 1
         worker.depth = worker.depth or 1
@@ -183,7 +185,7 @@ class LocalEngine:
 
     def send_ahead(self, attempt: Attempt) -> None:
         """Send an attempt to a busy worker, behind what it runs: the same one until that is full."""
-        group = self.places[attempt.group]
+        group = self._only or self.places[attempt.group]
         worker = next(iter(group.roomy))
         if not self._ahead:
             self._review_at = time.monotonic() + LONG_S
