@@ -233,3 +233,45 @@ def test_F2_a_map_reads_ahead_for_the_workers_of_its_group(driver: Driver) -> No
 
     assert next(items) == 12, "4 for each of 3 workers"
     results.close()
+
+
+def test_H4_what_tasks_of_any_group_write_is_theirs(driver: Driver) -> None:
+    queue = driver.started(groups=GROUPS, capture=True)
+    handles = [
+        queue.submit(procq.task(tasks.write, group=group).spec(f"{group} {number}", ""))
+        for number in range(5)
+        for group in GROUPS
+    ]
+    for handle in handles:
+        handle.wait()
+
+    assert [handle.history[0].stdout for handle in handles] == [
+        f"{group} {number}" for number in range(5) for group in GROUPS
+    ]
+
+
+# --- the default group's number ---
+
+
+@pytest.mark.parametrize(
+    ("workers", "groups", "expected"),
+    [
+        (None, None, {"default": 8}),
+        (None, {"heavy": 2, "light": 5}, {"default": 1, "heavy": 2, "light": 5}),
+        (None, {"heavy": 2}, {"default": 6, "heavy": 2}),
+        (None, {"heavy": 20}, {"default": 1, "heavy": 20}),
+        (3, {"heavy": 20}, {"default": 3, "heavy": 20}),
+        (None, {"heavy": 2, "default": 3}, {"default": 3, "heavy": 2}),
+    ],
+)
+def test_B7_the_default_group_has_what_workers_says_else_what_is_left_of_the_cpus(
+    monkeypatch: pytest.MonkeyPatch, workers: int | None, groups: Mapping[str, int] | None, expected: dict[str, int]
+) -> None:
+    monkeypatch.setattr("procq.queue.usable_cpus", lambda: 8)
+
+    assert procq.Queue(workers, groups=groups).groups == expected
+
+
+def test_B7_the_number_of_the_default_group_is_not_said_twice() -> None:
+    with pytest.raises(errors.UsageError, match=r"^workers=3 and groups\['default'\]=2 both say how many workers"):
+        procq.Queue(3, groups={"default": 2})
