@@ -28,7 +28,7 @@ from typing import (
 )
 
 from procq import loader
-from procq.batch import draft_all, pickle_call, pickle_initializer, tasks_of
+from procq.batch import tasks_of_specs
 from procq.closing import Mode, ShutdownReport
 from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
@@ -36,6 +36,7 @@ from procq.core.policies import Aging, Strict, WeightedFair
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
+from procq.draft import draft_all, pickle_call, pickle_initializer
 from procq.engine.headroom import Headroom
 from procq.engine.local.machine import available_memory, quarter_of_memory, total_memory, usable_cpus
 from procq.errors import UnknownTaskError, UsageError
@@ -516,7 +517,7 @@ class Queue:
                 supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s)
             try:
                 supervisor.check_usable()
-                new, tasks = tasks_of(drafts, supervisor, by_spec, self._free_id)
+                new, tasks = tasks_of_specs(drafts, supervisor, by_spec, self._free_id)
                 handles = {spec: self._handle_of(task) for spec, task in tasks.items()}
                 if new:
                     supervisor.submit(new, partial(by_spec.update, handles))

@@ -35,9 +35,9 @@ import signal as signals
 from collections.abc import Callable, Mapping
 from typing import Literal, NoReturn, TypedDict, Unpack
 
-from procq.batch import pickle_initializer
 from procq.core.breaker import Breaker
 from procq.core.policies import Aging, WeightedFair
+from procq.draft import pickle_initializer
 from procq.engine.inline import FakeClock, InlineContext, InlineEngine
 from procq.errors import UsageError
 from procq.inside import current

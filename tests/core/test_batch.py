@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from procq import Queue, TaskSpec, task, testing
-from procq.batch import Draft, draft_all, in_order
+from procq.draft import Draft, draft_all
 from procq.errors import (
     CycleError,
     DuplicateTaskError,
@@ -16,6 +16,8 @@ from procq.errors import (
     UnknownHandlerError,
     UsageError,
 )
+from procq.making import in_order
+from procq.spec import Options
 
 
 @task
@@ -30,7 +32,7 @@ def named(task_id: str, *needs: object) -> TaskSpec[tuple[object, ...]]:
 
 def drafts_of(graph: dict[str, Sequence[str]]) -> tuple[list[Draft], dict[Draft, list[Draft]]]:
     """Return drafts of a graph, given as what each needs, and what they need."""
-    drafts = {name: Draft(named(name), b"", []) for name in graph}
+    drafts = {name: Draft("t", b"", Options({"id": name})) for name in graph}
     return list(drafts.values()), {drafts[name]: [drafts[need] for need in needs] for name, needs in graph.items()}
 
 
@@ -240,7 +242,7 @@ def test_E2_specs_that_are_needed_are_drafted_too_each_once() -> None:
     drafts = draft_all([top], {}, nothing_is_known)
 
     assert set(drafts) == {top, left, right, base}
-    assert drafts[top].inputs == [left, right]
+    assert drafts[top].inputs == 2
     assert drafts[top].depends_on == [left, right, right]
 
 

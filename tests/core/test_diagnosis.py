@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from procq import task, testing
-from procq.batch import pickle_call
 from procq.diagnosis import explain_unpicklable
+from procq.draft import pickle_call
 from procq.errors import PayloadError, UsageError
 from procq.spec import type_of
 

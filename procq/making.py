@@ -1,0 +1,199 @@
+"""Makes tasks of drafts: finds what they depend on, orders them, and knows them again (contract C4, E1).
+
+What is made together is a batch: what one submit brings, or what a task spawns.  Everything is
+checked before any of it is accepted, so a refusal changes nothing.  Nothing here is pickled or
+unpickled, and no user code runs.
+
+Everything here happens under the queue's lock.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final, final
+
+from procq.core.task import Task
+from procq.draft import Draft
+from procq.errors import CycleError, DuplicateTaskError, UnknownDependencyError
+from procq.spec import Options
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+#: So many ids are compared with an unknown one, the newest first: some milliseconds under the lock.
+_COMPARED_MAX: Final = 2000
+
+
+@final
+class Names:
+    """Finds a task by its id, among those of a batch and those that the queue knows.
+
+    Args:
+        drafts: The batch.
+        tasks: What the queue knows, by id.
+    """
+
+    __slots__ = ("_by_id", "_tasks")
+
+    def __init__(self, drafts: Iterable[Draft], tasks: dict[str, Task]) -> None:
+        self._by_id = {draft.id: draft for draft in drafts if draft.id is not None}
+        self._tasks = tasks
+
+    def find(self, name: str, draft: Draft) -> Task | Draft:
+        """Return what has this id.
+
+        Args:
+            name: The id.
+            draft: What depends on it, for the error.
+
+        Raises:
+            UnknownDependencyError: Nothing has.
+        """
+        known = self._by_id.get(name) or self._tasks.get(name)
+        if known is None:
+            raise UnknownDependencyError(draft.label, (name,), self._closest(name))
+        return known
+
+    def _closest(self, name: str) -> str:
+        from difflib import get_close_matches  # noqa: PLC0415 - only for an error's text
+
+        ids = chain(self._by_id, reversed(self._tasks))
+        close = get_close_matches(name, islice(ids, _COMPARED_MAX), n=1)
+        if close:
+            return f"the closest id is {close[0]!r}"
+        return "it was never submitted, or it finished and was forgotten (see retention); submit it first"
+
+
+def tasks_of(
+    drafts: Sequence[Draft],
+    tasks: Mapping[str, Task],
+    find: Callable[[object, Draft], Task | Draft],
+    *,
+    free_id: Callable[[], str],
+    now: float,
+) -> tuple[list[Task], dict[Draft, Task]]:
+    """Make tasks of drafts; nothing is changed yet.
+
+    Args:
+        drafts: The batch.
+        tasks: What the queue knows, by id.
+        find: Says what a source means that a draft depends on.
+        free_id: Makes an id that no task has.
+        now: The instant at which they are accepted.
+
+    Returns:
+        The tasks that are new, in an order in which each follows its dependencies, and the task of each
+        draft, be it new or known by its id.
+
+    Raises:
+        UsageError: They cannot be accepted.
+    """
+    found = {draft: [find(source, draft) for source in draft.depends_on] for draft in drafts}
+    made = _known_tasks(found, tasks)
+    new: list[Task] = []
+    for draft in in_order(drafts, found):
+        if draft not in made:
+            needs = [made[need] if isinstance(need, Draft) else need for need in found[draft]]
+            made[draft] = _make(draft, free_id() if draft.id is None else draft.id, needs, now)
+            new.append(made[draft])
+    return new, made
+
+
+def in_order(drafts: Sequence[Draft], found: Mapping[Draft, Sequence[Task | Draft]]) -> list[Draft]:
+    """Order drafts so that each comes after those it depends on, and else as they were given.
+
+    Raises:
+        CycleError: They depend on each other in a circle.
+    """
+    ordered: list[Draft] = []
+    done: set[Draft] = set()
+    for root in drafts:
+        # Depth first with a stack of its own: a chain may be longer than Python's.
+        path: dict[Draft, None] = {}
+        stack: list[tuple[Draft, bool]] = [(root, False)]
+        while stack:
+            draft, needs_are_done = stack.pop()
+            if needs_are_done:
+                del path[draft]
+                done.add(draft)
+                ordered.append(draft)
+            elif draft in path:
+                around = list(path)
+                raise CycleError(tuple(one.label for one in around[around.index(draft) :]))
+            elif draft not in done:
+                path[draft] = None
+                stack.append((draft, True))
+                needs = [need for need in found[draft] if isinstance(need, Draft)]
+                stack += [(need, False) for need in reversed(needs) if need not in done]
+    return ordered
+
+
+def _known_tasks(found: Mapping[Draft, Sequence[Task | Draft]], tasks: Mapping[str, Task]) -> dict[Draft, Task]:
+    """Find drafts that are known tasks under the same id (contract C4).
+
+    Args:
+        found: Drafts, with what each depends on, its inputs first.
+        tasks: What is known, by id.
+
+    Raises:
+        DuplicateTaskError: An id belongs to another task, or two of the batch share one.
+    """
+    known: dict[Draft, Task] = {}
+    first: dict[str, Draft] = {}
+    for draft, needs in found.items():
+        if draft.id is None:
+            continue
+        twin = first.setdefault(draft.id, draft)
+        if twin is not draft:
+            raise DuplicateTaskError(draft.id, "another task of the same submit")
+        task = tasks.get(draft.id)
+        if task is not None:
+            if not _is_same(task, draft, needs):
+                raise DuplicateTaskError(draft.id, f"another task of type {task.type!r} ({task.status})")
+            known[draft] = task
+    return known
+
+
+def _make(draft: Draft, task_id: str, needs: list[Task], now: float) -> Task:
+    options = draft.options
+    return Task(
+        task_id,
+        draft.type,
+        draft.payload,
+        options.alone(),
+        depends_on=tuple(dict.fromkeys(needs)),
+        inputs=tuple(needs[: draft.inputs]),
+        due=_due(options, now),
+        expires_at=_instant(options.expires, now),
+        explicit=draft.id is not None and not options.is_derived,
+    )
+
+
+def _is_same(task: Task, draft: Draft, needs: Iterable[Task | Draft]) -> bool:
+    """Whether a known task is what a draft describes (contract C4)."""
+    rules = task.rules
+    return (
+        task.type == draft.type
+        and task.payload == draft.payload
+        # Inputs first, and in order: in the payload a result is but a number.
+        and task.needs == tuple(dict.fromkeys(need.id for need in needs))
+        and isinstance(rules, Options)
+        and rules.same_as(draft.options)
+    )
+
+
+def _due(options: Options, now: float) -> float | None:
+    """Return the instant before which a task does not start."""
+    if options.run_at is not None:
+        return _instant(options.run_at, now)
+    return _instant(options.delay_s, now)
+
+
+def _instant(value: "float | datetime | None", now: float) -> float | None:
+    """Turn a wait or a wall-clock instant into one of the queue's clock, once (contract, Words)."""
+    if value is None:
+        return None
+    if isinstance(value, int | float):
+        return now + value
+    from datetime import datetime  # noqa: PLC0415 - imported by the user already
+
+    return now + (value - datetime.now(value.tzinfo)).total_seconds()
