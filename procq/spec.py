@@ -76,6 +76,13 @@ class OptionArguments(_HandlerOptions, total=False):
 
 
 @final
+class ClassName(str):
+    """The qualified name of an exception class that is not at hand itself: in options that were read (plain.py)."""
+
+    __slots__ = ()
+
+
+@final
 class Options:
     """Validated options; immutable, and shared by all tasks of a task function.
 
@@ -230,6 +237,8 @@ def _class_names(value: object, field: str, outcomes: frozenset[str]) -> frozens
     for item in items:
         if isinstance(item, type) and issubclass(item, BaseException):
             names.add(qualified_name(item))
+        elif isinstance(item, ClassName):
+            names.add(str(item))
         elif isinstance(item, str) and item in outcomes:
             names.add(item)
         else:
