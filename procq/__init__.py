@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from procq.queue import Queue, Stats
     from procq.retry import constant, exponential
     from procq.shared import Shared, share
-    from procq.spec import TaskFunction, TaskSpec, task
+    from procq.spec import Spawn, TaskFunction, TaskSpec, task
 
 __all__ = [
     "Aging",
@@ -34,6 +34,7 @@ __all__ = [
     "Queue",
     "RetryLater",
     "Shared",
+    "Spawn",
     "Stats",
     "Status",
     "TaskFunction",
@@ -63,6 +64,7 @@ _HOMES = {
     "Queue": "queue",
     "RetryLater": "inside",
     "Shared": "shared",
+    "Spawn": "inside",
     "Stats": "queue",
     "Status": "core.states",
     "TaskFunction": "spec",

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, final
 from procq.errors import PayloadError, UnknownHandlerError, UsageError
 from procq.parcel import Payload, marked
 from procq.payload import NotPicklable, dump_call, dump_part
-from procq.spec import Options, TaskFunction, TaskSpec, type_of
+from procq.spec import Options, TaskFunction, TaskSpec, called, type_of
 
 Handlers = Mapping[str, Callable[..., object]]
 
@@ -62,7 +62,8 @@ def draft_all(
 
     Args:
         specs: What the user submits.
-        handlers: Functions by type, for specs without a function; None: whoever accepts them knows those.
+        handlers: Functions by type, for specs without a function; None: whoever accepts them knows those, and
+            marks what is big.
         known: Whether a spec is submitted already.
 
     Raises:
@@ -93,7 +94,9 @@ def _draft(spec: TaskSpec[Any], handlers: Handlers | None) -> Draft:
         payload, inputs = _pickle_arguments(spec)
     else:
         payload, inputs = pickle_call(fn, spec.args, spec.kwargs, spec.type)
-    if spec.options.id is not None:  # what comes again under the same id is compared with it (C4)
+    if (
+        spec.options.id is not None and handlers is not None
+    ):  # what comes again under the same id is compared with it (C4)
         payload = marked(payload)
     sources = [*inputs, *spec.options.depends_on]
     draft = Draft(spec.type, payload, spec.options, sources, inputs=len(inputs), for_handler=fn is None)
@@ -114,7 +117,7 @@ def pickle_call(
         PayloadError: It cannot be pickled; names the argument and the path to the culprit.
     """
     try:
-        return dump_call(fn, args, kwargs)
+        return dump_call(called(fn), args, kwargs)
     except NotPicklable as error:
         _refuse(error, fn.fn if isinstance(fn, TaskFunction) else fn, args, kwargs, name)
 

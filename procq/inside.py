@@ -1,7 +1,7 @@
-"""What a task can say and ask while it runs (contract D3, D7, H3).
+"""What a task can say and ask while it runs (contract D3, D7, E6, H3).
 
-`Permanent` and `RetryLater` are raised by tasks, `Terminated` is raised in them, and
-`current()` tells a task who it is.  Workers import this module at start-up, so it imports
+`Permanent` and `RetryLater` are raised by tasks, `Spawn` is returned by them, `Terminated` is raised
+in them, and `current()` tells a task who it is.  Workers import this module at start-up, so it imports
 nothing from procq and only what an interpreter has loaded anyway.
 """
 
@@ -9,7 +9,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import timedelta
     from typing import TypeAlias
 
@@ -45,6 +45,35 @@ class RetryLater(Exception):  # noqa: N818
 
         self.delay_s = seconds(delay, field="RetryLater")
         super().__init__(self.delay_s)
+
+
+class Spawn:
+    """Return this from a task to have more tasks accepted together with its success (contract E6).
+
+    They are accepted with the success of the attempt, or, if one of them is refused, the attempt fails for
+    good and none is.  An attempt that fails, is cancelled or exceeds its timeout spawns nothing.  Type checkers
+    take it for the value, so that a task function is annotated with what its handle gives.
+
+    Args:
+        specs: What to run: task functions' `.spec(...)` or a `TaskSpec`.  They may depend on each other in any
+            order, on tasks known by their ids, and on the task that spawns them (`procq.current().id`).  Specs
+            that they depend on come with them.  The iterable is read at once.
+        value: What the task itself returns.
+    """
+
+    __slots__ = ("specs", "value")
+
+    def __init__(self, specs: "Iterable[object]", value: object = None) -> None:
+        self.specs = tuple(specs)
+        self.value = value
+
+    def __reduce__(self) -> str:
+        from procq.errors import UsageError  # noqa: PLC0415 - not on a worker's way until it is needed
+
+        raise UsageError("a Spawn can only be what a task returns; return it alone, not inside of something else")
+
+    def __repr__(self) -> str:
+        return f"<Spawn of {len(self.specs)} tasks>"
 
 
 class Terminated(BaseException):

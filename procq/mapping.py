@@ -32,7 +32,7 @@ from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.payload import PLAIN, NotPicklable, dump_part, dumps_whole, loads, loads_once
 from procq.source import BYTES_MAX, Size, Source
-from procq.spec import Options, TaskFunction, call_spec, type_of
+from procq.spec import Options, TaskFunction, call_spec, called, type_of
 from procq.supervisor import Supervisor
 
 R = TypeVar("R")
@@ -545,7 +545,7 @@ def chunks_of(fn: Any) -> "tuple[Payload, Options] | None":  # noqa: ANN401 - a 
     is_task = isinstance(fn, TaskFunction)
     try:
         type_name = fn.type if is_task else type_of(fn)
-        data, inputs = dump_part(fn)
+        data, inputs = dump_part(called(fn))
     except (NotPicklable, UsageError):  # whoever submits it says why
         return None
     if isinstance(data, Parcel) and data.buffers:  # each chunk would take them along

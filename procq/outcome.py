@@ -7,6 +7,7 @@ imports nothing from procq.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Final, Literal
 
     from procq.parcel import Payload
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
 OUTCOMES: "Final[tuple[Outcome, ...]]" = (
     "ok", "error", "timeout", "crash", "memory", "lost", "cancelled", "interrupted",
 )  # fmt: skip
+
+
+class Spawned:
+    """The tasks that an attempt has returned beside its value, to be accepted with its success (contract E6).
+
+    Attributes:
+        text: All of them but their payloads, as procq/plain.py writes it.
+        payloads: The pickled calls, in the same order.
+    """
+
+    __slots__ = ("payloads", "text")
+
+    def __init__(self, text: bytes, payloads: "Sequence[Payload]") -> None:
+        self.text = text
+        self.payloads = payloads
 
 
 class Ended:
@@ -41,11 +57,13 @@ class Ended:
         peak_rss_bytes: The worker's highest resident memory so far, in bytes (0: unknown).
         stdout: The last part of what it wrote to standard output; None if that is not captured.
         stderr: To standard error, likewise.
+        spawned: The tasks that come with a success; None: none do.
     """
 
     __slots__ = (
         "cpu_s", "ended_at", "error_types", "exit_code", "message", "outcome", "peak_rss_bytes", "permanent",
-        "pid", "retry_after_s", "signal", "started_at", "stderr", "stdout", "terminated", "traceback", "value",
+        "pid", "retry_after_s", "signal", "spawned", "started_at", "stderr", "stdout", "terminated", "traceback",
+        "value",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +86,7 @@ class Ended:
         peak_rss_bytes: int = 0,
         stdout: str | None = None,
         stderr: str | None = None,
+        spawned: Spawned | None = None,
     ) -> None:
         self.outcome = outcome
         self.started_at = started_at
@@ -86,6 +105,7 @@ class Ended:
         self.peak_rss_bytes = peak_rss_bytes
         self.stdout = stdout
         self.stderr = stderr
+        self.spawned = spawned
 
 
 def class_names(error_class: type) -> tuple[str, ...]:

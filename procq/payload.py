@@ -12,7 +12,8 @@ placeholder may lie at any depth, and the supervisor never unpickles a result.
 
 A call is one pickle, or two in a row: that of a function which travels by its name alone, then
 that of its arguments.  So the first is made once a process and read once a worker, which is more
-than half of the cost of a tiny call (1.3 us to write, 1.0 us to read).
+than half of the cost of a tiny call (1.3 us to write, 1.0 us to read).  A handler that is called by a
+task's `Spawn` stands there too, with or without a name, for nobody has the function and the arguments at once.
 
     0x80 ...                            one pickle: (function, args) or (function, args, kwargs)
     0x01, size (2 bytes, little-endian), pickled function, pickled args
@@ -126,6 +127,11 @@ def _name_of(fn: "Callable[..., object]") -> _Name | None:
     return name_of_fn
 
 
+def has_name(fn: "Callable[..., object]") -> bool:
+    """Whether a function travels by its name."""
+    return _name_of(fn) is not None
+
+
 def dump_call(
     fn: "Callable[..., object]", args: "tuple[object, ...]", kwargs: "Mapping[str, object]"
 ) -> "tuple[Payload, list[object]]":
@@ -152,11 +158,11 @@ def dump_call(
         return dump_part((fn, args, kwargs) if kwargs else (fn, args))
     if kwargs:
         data, found = dump_part((args, kwargs))
-        return _behind(bytes([_BY_NAME_WITH_KEYWORDS]) + name.head[1:], data), found
+        return behind(bytes([_BY_NAME_WITH_KEYWORDS]) + name.head[1:], data), found
     if is_plain:
         return name.head + _pickle_dumps(args, PROTOCOL), []
     data, found = dump_part(args)
-    return _behind(name.head, data), found
+    return behind(name.head, data), found
 
 
 def _set_aside(
@@ -200,7 +206,8 @@ def as_bytes(buffer: "Buffer") -> bytes:
 _BYTES_BESIDE: "Final" = _pickle_dumps(_Aside(b""), PROTOCOL, buffer_callback=lambda _: False)
 
 
-def _behind(head: bytes, data: "Payload") -> "Payload":
+def behind(head: bytes, data: "Payload") -> "Payload":
+    """Return a pickle with something before it: the arguments of a call behind its function."""
     return data.behind(head) if isinstance(data, Parcel) else head + data
 
 
@@ -223,6 +230,24 @@ def dump_part(value: object) -> "tuple[Payload, list[object]]":
     if shares:
         data = Parcel(data.data, data.buffers, shares) if isinstance(data, Parcel) else Parcel(data, (), shares)
     return data, [standin for _, standin in found.values()]
+
+
+def dump_function(fn: "Callable[..., object]") -> bytes | None:
+    """Pickle a function apart from any call of it.
+
+    Returns:
+        What stands before the pickled arguments in a call; None if the function is too big for that.
+
+    Raises:
+        NotPicklable: It cannot be pickled.
+    """
+    name = _name_of(fn)
+    if name is not None:
+        return name.head
+    data, standins = dump_part(fn)
+    if isinstance(data, Parcel) or standins or len(data) >> 16:
+        return None
+    return bytes([_BY_NAME, len(data) & 0xFF, len(data) >> 8]) + data
 
 
 def take_along(*shares: "Share") -> bool:

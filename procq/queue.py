@@ -43,6 +43,7 @@ from procq.errors import UnknownTaskError, UsageError
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
+from procq.offspring import heads_of
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.slots import DEFAULT_GROUP, need_refused
@@ -272,7 +273,8 @@ class Queue:
             headroom=headroom,
         )
         self._mind_slots()
-        self._numbers = itertools.count()
+        self._next_id = self._supervisor.offspring.next_id
+        self._free_id = self._supervisor.offspring.free_id
         #: why no items of a `map` may share a task; empty if they may
         self._alone_because = "" if max_tasks_per_worker is None else "max_tasks_per_worker counts single items"
         self._started_at: float | None = None
@@ -288,6 +290,8 @@ class Queue:
             QueueClosedError: The queue was shut down, or this is a forked child.
             WorkerStartError: This is no Linux, or the system has no thread or descriptor to spare.
         """
+        if self._handlers:
+            self._supervisor.offspring.heads = heads_of(self._handlers)
         self._supervisor.open()
         if self._started_at is None:
             self._started_at = self._supervisor.engine.now()
@@ -446,7 +450,7 @@ class Queue:
                 return self._submit_batch([call_spec(what, args, kwargs)])[0]
             inputs = known
         task = Task(
-            f"#{next(self._numbers)}", type_name, payload, DEFAULTS,
+            self._next_id(), type_name, payload, DEFAULTS,
             depends_on=tuple(dict.fromkeys(inputs)) if inputs else (), inputs=inputs,
         )  # fmt: skip
         lock = supervisor.lock
@@ -525,12 +529,6 @@ class Queue:
                 supervisor.room.let_in()
             by_spec.update(handles)
             return [by_spec[spec] for spec in specs]
-
-    def _free_id(self) -> str:
-        """Make an id that no task has."""
-        while (task_id := f"#{next(self._numbers)}") in self._supervisor.scheduler.tasks:
-            pass
-        return task_id
 
     def _handle_of(self, task: Task) -> Handle[Any]:
         """Return the handle of a task: where it has an id of its own the one there is, else one equal to others."""

@@ -24,7 +24,7 @@ from typing import (
 
 from procq.errors import UsageError
 from procq.outcome import qualified_name
-from procq.payload import BY_NAME, placeholder, same
+from procq.payload import BY_NAME, has_name, placeholder, same
 from procq.retry import Backoff, BackoffLike, as_backoff
 from procq.slots import DEFAULT_GROUP, ONE_CPU, Demand
 from procq.units import Duration, Size, count, is_datetime, seconds, size_bytes
@@ -129,6 +129,10 @@ class Options:
         #: whether `id` was derived from the arguments; then nobody asks for the task by it later, and
         #: its result need not be kept for that (F5)
         self.is_derived = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel as part of a task function, without what they depend on: that cannot be named in a worker."""
+        return Options, ({name: value for name, value in self.given.items() if name != "depends_on"},)
 
     def named(self, derived_id: str) -> "Options":
         """Return these options with an id that was derived from the arguments (contract C4)."""
@@ -470,13 +474,14 @@ class TaskFunction(Generic[P, R]):
         return f"<task function {self.type}>"
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """Travel by reference where the module's name leads here, else as the bare function."""
+        """Travel by reference where the module's name leads here, else in parts, with its options."""
         origin = self._origin
         name = getattr(origin.fn, "__qualname__", None)  # what `functools.partial` made has none
         module = getattr(origin.fn, "__module__", None)
         if isinstance(name, str) and module != "__main__" and _lookup(module, name) is origin:
             return name if self is origin else (same, (origin,))
-        return same, (self.fn,)
+        # Made before it is filled, for a function may lead back to it: one that spawns itself does.
+        return _empty, (), vars(self)
 
     @property
     def type(self) -> str:
@@ -518,7 +523,30 @@ class TaskFunction(Generic[P, R]):
             raise UsageError(f"{self.type}() {error}") from None
 
 
+def _empty() -> TaskFunction[..., object]:
+    """Make a task function to be filled; called by pickle in the worker."""
+    return TaskFunction.__new__(TaskFunction)
+
+
 BY_NAME.add(TaskFunction)
+
+
+def called(fn: Callable[..., object]) -> Callable[..., object]:
+    """Return what a call of a function is pickled with: of a task function that has no name the function alone.
+
+    Its options are of no use where it is only called, and to rebuild them would cost a worker 12 ms.
+    """
+    return fn.fn if isinstance(fn, TaskFunction) and not has_name(fn) else fn
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def Spawn(specs: Iterable[TaskSpec[Any]]) -> None: ...
+    @overload
+    def Spawn(specs: Iterable[TaskSpec[Any]], value: R) -> R: ...
+    def Spawn(specs: Iterable[TaskSpec[Any]], value: object = None) -> object:  # noqa: N802 - a class, in inside.py
+        """What `procq.Spawn` is to type checkers: the value, which is what the handle of the task gives."""
 
 
 def _positional_bounds(fn: Callable[..., object]) -> tuple[int, int]:

@@ -25,12 +25,14 @@ from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import TERMINAL
 from procq.core.task import Run, Task
 from procq.dispatch import Dispatcher
+from procq.draft import Draft
 from procq.engine.headroom import Headroom
 from procq.engine.protocol import Attempt, Engine
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError, WorkerStartError
 from procq.fork import live, register
 from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
 from procq.lock import FORKED, LostLock, Milestone, QueueLock, refuse_nested_call
+from procq.offspring import Offspring
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.room import Room
@@ -94,6 +96,7 @@ class Supervisor:
         #: gives what workers log to the program's loggers; not the thread above, where a callback may wait
         #: for a task that cannot go on until what it logs is handled
         self.log_thread = CallbackThread("procq-logs", "a handler of log records")
+        self.offspring = Offspring(scheduler)
         self.dispatcher = Dispatcher(scheduler, engine, headroom)
         self._closing = Closing(scheduler, engine, self.dispatcher)
         self.room = Room(
@@ -476,6 +479,16 @@ class Supervisor:
         if self.progress:
             self.progress.pop(task.seq, None)
         self.scheduler.end(task, fence, ended, ended.ended_at)
+
+    def spawned(self, attempt: Attempt, fence: int, ended: Ended, drafts: Sequence[Draft]) -> None:
+        """An attempt has returned, and brings tasks that are to be accepted with its success."""
+        task = self.scheduler.running.get(attempt.seq)
+        if task is None:
+            self.scheduler.dropped_late += 1
+            return
+        if self.progress:
+            self.progress.pop(task.seq, None)
+        self.offspring.take(task, fence, ended, drafts, self.engine.now())
 
     def succeeded(self, attempt: Attempt, fence: int, value: Payload, run: Run) -> None:
         """An attempt has returned."""

@@ -241,6 +241,26 @@ class Scheduler:
         self._begin(task, ended.started_at)
         self.end(task, task.fence, ended, now)
 
+    def spawn(self, parent: Task, fence: int, ended: Ended, tasks: Sequence[Task], now: float) -> bool:
+        """Note that an attempt returned, and take in the tasks that it brings: both or neither (contract E6).
+
+        They may depend on the parent, too.  When shutdown cuts the work short they end CANCELLED at once.
+
+        Returns:
+            False if the report is late: that attempt is not the current one (D1).
+
+        Raises:
+            DuplicateTaskError: An id is already in use.
+        """
+        if parent.fence != fence or parent.status is not _RUNNING:
+            self.dropped_late += 1
+            return False
+        self.accept(tasks, now)
+        self.end(parent, fence, ended, now)
+        if self._cutting:
+            self._cut(tasks, now)
+        return True
+
     def _refuse_duplicates(self, tasks: Sequence[Task]) -> None:
         seen: set[str] = set()
         for task in tasks:
@@ -711,11 +731,16 @@ class Scheduler:
         """
         self._cutting = True
         waiting = sorted((task for task in self.tasks.values() if task.status in WAITING), key=_by_seq)
-        # Dependents first, so that each is cancelled for the shutdown, not for its dependency.
-        for task in reversed(waiting):
-            self._leave(task)
-            self._end(task, _CANCELLED, now, cause="shutdown")
+        self._cut(waiting, now)
         return waiting
+
+    def _cut(self, tasks: Sequence[Task], now: float) -> None:
+        """Cancel those of some tasks that wait, for a shutdown."""
+        # Dependents first, so that each is cancelled for the shutdown, not for its dependency.
+        for task in reversed(tasks):
+            if task.status in WAITING:
+                self._leave(task)
+                self._end(task, _CANCELLED, now, cause="shutdown")
 
     def fail_waiting(self, ended: Ended, now: float) -> None:
         """End everything READY or SCHEDULED as FAILED: attempts cannot be run at all (D11).

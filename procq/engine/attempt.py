@@ -8,7 +8,7 @@ is in the report.  Imports only what a worker needs for a task that succeeds.
 import time
 
 from procq import payload
-from procq.inside import Permanent, RetryLater, Terminated
+from procq.inside import Permanent, RetryLater, Spawn, Terminated
 from procq.outcome import Ended, class_names
 
 TYPE_CHECKING = False
@@ -151,11 +151,34 @@ def run_lean(
 
 
 def _result(fn: object, value: object, started_at: float, ended_at: float) -> "Payload | Ended":
-    """Pickle what a task returned; the report, if that cannot be."""
+    """Pickle what a task returned; the report, if that cannot be or if there are tasks to go with it."""
+    if type(value) is Spawn:
+        return _spawning(fn, value, started_at, ended_at)
+    return _dumped(fn, value, started_at, ended_at)
+
+
+def _dumped(fn: object, value: object, started_at: float, ended_at: float) -> "Payload | Ended":
     try:
         return payload.dump_result(value)
     except BaseException as error:  # noqa: BLE001 - a result's __reduce__ is the task's code too (D9)
         return unsendable(fn, value, error, started_at, ended_at)
+
+
+def _spawning(fn: object, spawn: Spawn, started_at: float, ended_at: float) -> Ended:
+    """Report a success that brings more tasks; or that they cannot be, which another attempt would not change."""
+    value = _dumped(fn, spawn.value, started_at, ended_at)
+    if isinstance(value, Ended):
+        return value
+    try:
+        from procq.engine.spawning import packed  # noqa: PLC0415 - 12 ms that only those pay who spawn
+
+        spawned = packed(spawn)
+    except BaseException as error:  # noqa: BLE001 - a misuse; or what the arguments' __reduce__ raises, the task's code
+        refused = failed(error, started_at, ended_at)
+        refused.permanent = not isinstance(error, MemoryError)
+        refused.traceback = ""  # it leads through this library alone
+        return refused
+    return Ended("ok", started_at, ended_at, value=value, spawned=spawned)
 
 
 def unsendable(

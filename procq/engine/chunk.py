@@ -10,15 +10,21 @@ that a worker does not have.
 import os
 
 from procq.engine import attempt
+from procq.inside import Spawn
+from procq.outcome import Ended
 from procq.parcel import copied
 from procq.payload import PLAIN, dumps, loads, loads_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Final
 
-    from procq.outcome import Ended
     from procq.parcel import Payload
+
+
+#: What becomes of an item that returns a `Spawn`.
+_MUST_BE_ALONE: "Final" = "it returned a Spawn amid other items of a map, and has to run again as a task of its own"
 
 
 class Done:
@@ -40,6 +46,10 @@ class Done:
 
     def seal(self, fn: object, value: object) -> None:
         """Take in a value that is pickled by itself, here and now: the function may change it later."""
+        if type(value) is Spawn:
+            # What it spawns comes with the success of a task; so it gets one of its own, and nothing is charged.
+            self.fail(Ended("interrupted", 0.0, 0.0, message=_MUST_BE_ALONE))
+            return
         try:
             data = copied(dumps(value))
         except BaseException as error:  # a result's __reduce__ is the task's code too (D9)

@@ -407,9 +407,17 @@ class InlineEngine:
         ended = self._judge(run, ended)
         if output is not None:
             ended.stdout, ended.stderr = output.texts()
+        drafts = None
+        if ended.spawned is not None:
+            from procq.engine.spawning import drafts_of  # noqa: PLC0415 - few queues need it
+
+            drafts = drafts_of(ended)
         with host.lock:
             self._run = None
-            host.ended(attempt, run.fence, ended)
+            if drafts is not None and ended.outcome == "ok":
+                host.spawned(attempt, run.fence, ended, drafts)
+            else:
+                host.ended(attempt, run.fence, ended)
             host.tick(self.clock.now)
             host.settle()
 

@@ -43,6 +43,9 @@ from procq.outcome import Ended
 from procq.parcel import Payload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from procq.draft import Draft
     from procq.outcome import Outcome
 
 #: Attempts bigger than this are not sent ahead: what waits in a pipe must be one packet.
@@ -465,10 +468,7 @@ class LocalEngine:
                 if attempt is None or attempt.seq != message.seq or worker.fence != message.fence:
                     self._crew.condemn(worker, "it reported an attempt that it was not given")
                 else:
-                    ended = message.ended
-                    ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
-                    ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
-                    self._ended(worker, attempt, ended)
+                    self._reported(worker, attempt, message.ended)
             case wire.Ready():
                 self._crew.ready(worker)
             case wire.Progress():
@@ -512,8 +512,23 @@ class LocalEngine:
         worker = attempt.place
         return isinstance(worker, Worker) and worker.state is State.BUSY and not worker.log_held and self._read(worker)
 
-    def _ended(self, worker: Worker, attempt: Attempt, ended: Ended) -> None:
-        """A worker's attempt has ended otherwise than by returning, or was being stopped."""
+    def _reported(self, worker: Worker, attempt: Attempt, ended: Ended) -> None:
+        """A worker has reported that its attempt ended otherwise than by a plain success."""
+        ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
+        ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
+        drafts = None
+        if ended.spawned is not None:
+            from procq.engine.spawning import MalformedError, drafts_of  # noqa: PLC0415 - few queues need it, and `json`
+
+            try:
+                drafts = drafts_of(ended)
+            except MalformedError as error:
+                self._crew.condemn(worker, f"it sent what is no message ({error})")
+                return
+        self._ended(worker, attempt, ended, drafts)
+
+    def _ended(self, worker: Worker, attempt: Attempt, ended: Ended, drafts: "Sequence[Draft] | None" = None) -> None:
+        """A worker's attempt has ended otherwise than by returning, or was being stopped, or brings more tasks."""
         ended.pid = worker.pid
         fence = worker.fence
         if worker.output is not None:
@@ -530,7 +545,10 @@ class LocalEngine:
             self._crew.kill(worker)
         else:
             self._go_on(worker, ended.ended_at)
-        self._require_host().ended(attempt, fence, ended)
+        if drafts is not None and ended.outcome == "ok":
+            self._require_host().spawned(attempt, fence, ended, drafts)
+        else:
+            self._require_host().ended(attempt, fence, ended)
 
     def _go_on(self, worker: Worker, at: float) -> None:
         """A worker has ended an attempt: it begins what waits ahead, or is idle."""

@@ -22,13 +22,14 @@ and says how long it is.
            then the rest; then the lengths of the buffers, which follow the body
     BIG_OK rest: numbers of an attempt that succeeded       body: the pickled value; and buffers
     ENDED  rest: numbers, texts of the error                body: the pickled error, or value and buffers
+    SPAWNED rest: numbers, lengths, a list of tasks         body: the pickled value and calls, and all their buffers
     LOG    rest: a log record as JSON, always one piece     no body
 """
 
 import struct
 from itertools import islice
 
-from procq.outcome import Ended
+from procq.outcome import Ended, Spawned
 from procq.parcel import BESIDE_BYTES, Buffer, Parcel, Payload
 
 TYPE_CHECKING = False
@@ -66,7 +67,7 @@ EXIT_ASKED: "Final" = 86
 
 # The first byte of every packet and frame, told apart from what random bytes look like only by its range.
 _HELLO, _TASK, _EXIT, _READY, _START_FAILED, _ENDED, _PROGRESS, _BULK = range(1, 9)
-_DROP, _DROPPED, _LOG, _OK, _BIG_OK, _WANTED, _FORGET, _FORGOTTEN = 9, 10, 11, 12, 13, 14, 15, 16
+_DROP, _DROPPED, _LOG, _OK, _BIG_OK, _WANTED, _FORGET, _FORGOTTEN, _SPAWNED = 9, 10, 11, 12, 13, 14, 15, 16, 17
 
 #: kind, attempt, fence, length of the id, number of inputs, seq, timeout, length of the call
 _TASK_HEAD = struct.Struct("<BxxxIIIIQdQ")
@@ -80,6 +81,10 @@ _BIG_OK_HEAD = struct.Struct("<IQdddQ")
 #: outcome (0 ok, 1 error: the others are the supervisor's verdicts), flags, fence, seq, started_at,
 #: ended_at, cpu_s, peak RSS, retry_after_s, lengths of the class names, of the message, of the traceback
 _ENDED_HEAD = struct.Struct("<BBxxIQdddQdIII")
+#: fence, seq, started_at, ended_at, cpu_s, peak RSS, flags, number of payloads; then of each the length of its
+#: pickle and its number of buffers
+_SPAWNED_HEAD = struct.Struct("<IQdddQII")
+_SPAWNED_PART = struct.Struct("<QI")
 #: kind, worker id, cpus, workers, counts of path, argv, jobs and loggers, what logging is disabled
 #: up to, length of the initializer's pickle
 _HELLO_HEAD = struct.Struct("<BxxxIIIIIIIiQ")
@@ -556,6 +561,8 @@ def pack_ended(seq: int, fence: int, ended: Ended) -> Frame:
 
     Its `pid`, `exit_code` and `signal` do not travel: the supervisor knows them.
     """
+    if ended.spawned is not None:
+        return _pack_spawned(seq, fence, ended, ended.spawned)
     value = ended.value
     retry_after_s = ended.retry_after_s
     flags = (
@@ -575,6 +582,29 @@ def pack_ended(seq: int, fence: int, ended: Ended) -> Frame:
         0.0 if retry_after_s is None else retry_after_s, len(names), len(message), len(traceback),
     )  # fmt: skip
     return _up_frame(_ENDED, numbers + names + message + traceback, b"" if value is None else value)
+
+
+def _pack_spawned(seq: int, fence: int, ended: Ended, spawned: Spawned) -> Frame:
+    """Pack a success with the tasks that it brings; unlike a pickle, nobody joins theirs."""
+    assert ended.value is not None, "a success has a value"
+    payloads = [ended.value, *spawned.payloads]
+    pickles = [payload.data if isinstance(payload, Parcel) else payload for payload in payloads]
+    beside = [payload.buffers if isinstance(payload, Parcel) else () for payload in payloads]
+    buffers = [buffer for several in beside for buffer in several]
+    numbers = _SPAWNED_HEAD.pack(
+        fence, seq, ended.started_at, ended.ended_at, ended.cpu_s, ended.peak_rss_bytes,
+        _TERMINATED if ended.terminated else 0, len(payloads),
+    )  # fmt: skip
+    parts = b"".join(map(_SPAWNED_PART.pack, map(len, pickles), map(len, beside)))
+    rest_size, size = len(numbers) + len(parts) + len(spawned.text), sum(map(len, pickles))
+    sizes = struct.pack(f"<{len(buffers)}Q", *map(_marked_size, buffers))
+    head = (
+        _UP_HEAD.pack(_SPAWNED | len(buffers) << _KIND_BITS, rest_size, size) + numbers + parts + spawned.text + sizes
+    )
+    body = b"".join(pickles)
+    if not buffers and len(head) + size <= PIECE_MAX:
+        return head + body
+    return [head, body, *buffers]
 
 
 def pack_start_failed(failed: StartFailed) -> Frame:
@@ -771,6 +801,44 @@ def _unpack_ended(rest: Data, body: Payload) -> Report:
     return Report(seq, fence, ended)
 
 
+def _unpack_spawned(rest: Data, body: Payload) -> Report:
+    fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes, flags, count = _SPAWNED_HEAD.unpack_from(rest)
+    text_at = _SPAWNED_HEAD.size + _SPAWNED_PART.size * count
+    _need(rest, text_at)
+    if not started_at <= ended_at or not count:  # as a plain OK, and at least its value
+        raise _malformed(rest, "parts that do not fit together")
+    value, *payloads = _unpack_payloads(rest[_SPAWNED_HEAD.size : text_at], body)
+    ended = Ended(
+        "ok",
+        started_at,
+        ended_at,
+        value=value,
+        cpu_s=cpu_s,
+        peak_rss_bytes=peak_rss_bytes,
+        terminated=flags & _TERMINATED != 0,
+        spawned=Spawned(bytes(rest[text_at:]), payloads),
+    )
+    return Report(seq, fence, ended)
+
+
+def _unpack_payloads(parts: Data, body: Payload) -> "list[Payload]":
+    """Cut a body into the payloads it is made of, with the buffers of each."""
+    pickles, buffers = (body.data, body.buffers) if isinstance(body, Parcel) else (body, ())
+    payloads: list[Payload] = []
+    at = buffer_at = 0
+    for size, count in _SPAWNED_PART.iter_unpack(parts):
+        data = bytes(pickles[at : at + size])
+        beside = buffers[buffer_at : buffer_at + count]
+        if not size or len(data) != size or len(beside) != count:
+            break
+        payloads.append(_payload(data, beside))
+        at += size
+        buffer_at += count
+    if at != len(pickles) or buffer_at != len(buffers) or len(payloads) * _SPAWNED_PART.size != len(parts):
+        raise _malformed(parts, "payloads of the wrong length")
+    return payloads
+
+
 def _unpack_big_ok(rest: Data, body: Payload) -> "Success":
     fence, seq, started_at, ended_at, cpu_s, peak_rss_bytes = _BIG_OK_HEAD.unpack(rest)
     if not started_at <= ended_at:  # as a plain OK
@@ -828,6 +896,7 @@ def _unpack_forgotten(_rest: Data, _body: Payload) -> Forgotten:
 _UP_READERS: "Final[Mapping[int, Callable[[Data, Payload], UpMessage]]]" = {
     _ENDED: _unpack_ended,
     _BIG_OK: _unpack_big_ok,
+    _SPAWNED: _unpack_spawned,
     _START_FAILED: _unpack_start_failed,
     _PROGRESS: _unpack_progress,
     _LOG: _unpack_record,
@@ -842,6 +911,7 @@ _UP_READERS: "Final[Mapping[int, Callable[[Data, Payload], UpMessage]]]" = {
 _UP_MOST: "Final[Mapping[int, tuple[int, int]]]" = {
     _ENDED: (_REST_MAX, _BODY_MAX),
     _BIG_OK: (_BIG_OK_HEAD.size, _BODY_MAX),
+    _SPAWNED: (_REST_MAX, _BODY_MAX),
     _START_FAILED: (_REST_MAX, 0),
     _PROGRESS: (_PROGRESS_HEAD.size, 0),
     _WANTED: (_WANTED_HEAD.size, 0),
