@@ -62,17 +62,18 @@ class Offspring:
             drafts: What it spawns.
             now: The instant of the call.
         """
-        if parent.fence == fence:
-            try:
-                tasks = self._tasks_of(drafts, now)
-            except UsageError as error:
-                self._scheduler.end(parent, fence, _refusal(ended, error), now)
-                return
-            if self._scheduler.spawn(parent, fence, ended, tasks, now):
-                if tasks and self.tell is not None:
-                    self.tell(tasks)
-                return
-        self._scheduler.dropped_late += 1
+        scheduler = self._scheduler
+        if parent.fence != fence:
+            scheduler.dropped_late += 1
+            return
+        try:
+            tasks = self._tasks_of(drafts, now)
+            is_accepted = scheduler.spawn(parent, fence, ended, tasks, now)
+        except UsageError as error:
+            scheduler.end(parent, fence, _refusal(ended, error), now)
+        else:
+            if is_accepted and tasks and self.tell is not None:
+                self.tell(tasks)
 
     def _tasks_of(self, drafts: Sequence[Draft], now: float) -> list[Task]:
         """Make tasks of drafts; nothing is changed.

@@ -250,7 +250,7 @@ class Scheduler:
             False if the report is late: that attempt is not the current one (D1).
 
         Raises:
-            DuplicateTaskError: An id is already in use.
+            UsageError: As `accept`; then nothing is changed.
         """
         if parent.fence != fence or parent.status is not _RUNNING:
             self.dropped_late += 1

@@ -180,6 +180,8 @@ WRONG: Final[dict[str, Callable[[], object]]] = {
     "nested": lambda: [Spawn([echo.spec()])],
     "value that is one": lambda: Spawn([echo.spec()], value=Spawn([echo.spec()], value=1)),
     "shared": lambda: Spawn([echo.spec(procq.share(bytes(1000)))]),
+    "group": lambda: Spawn([echo.spec(), echo.using(group="nowhere").spec()]),
+    "cpus": lambda: Spawn([echo.spec(), echo.using(cpus=1000).spec()]),
     "nothing to fail": lambda: Spawn([echo.using(run_if="failure").spec()]),
     "iterable": lambda: Spawn(_specs_that_raise()),
 }

@@ -326,6 +326,8 @@ def test_C4_what_was_spawned_may_be_submitted_again(driver: Driver, size: int) -
         ("nested", errors.PayloadError, r"spawn_wrongly returned a list, .* Spawn .* return it alone"),
         ("value that is one", errors.PayloadError, r"returned a Spawn, .* return it alone"),
         ("shared", errors.UsageError, r"echo\(…\) takes an object that a task has shared"),
+        ("group", errors.UsageError, r"echo needs group 'nowhere'; this queue has 'default'"),
+        ("cpus", errors.UsageError, r"echo asks for .*, so it could never start"),
         ("nothing to fail", errors.UsageError, r"run_if='failure' and depends on nothing"),
     ],
 )

@@ -406,6 +406,25 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         assert self.scheduler.succeed(entry.task, entry.starts, b"", (now, now, 1, 0.0, 0), now)
         self.model.reported(entry, "ok", permanent=False, later=None)
 
+    @precondition(lambda self: self.model.in_status(Status.RUNNING))
+    @rule(data=st.data(), batch=st.integers(0, 3))
+    def spawn(self, data: st.DataObject, batch: int) -> None:
+        """Have one that runs return and bring others, also while the work is cut short."""
+        parent = self.draw_entry(data, self.model.in_status(Status.RUNNING))
+        entries: list[Entry] = []
+        for _ in range(batch):
+            entries.append(self.draft(data, [*self.model.entries, *entries]))
+        now = self.model.now
+        ended = Ended("ok", now, now, value=b"")
+        assert self.scheduler.spawn(parent.task, parent.starts, ended, [entry.task for entry in entries], now)
+        for entry in entries:
+            self.model.accept(entry)
+        self.model.reported(parent, "ok", permanent=False, later=None)
+        if self.model.cutting:
+            for entry in reversed(entries):
+                if entry.status in WAITING:
+                    self.model.end(entry, Status.CANCELLED, "shutdown")
+
     @precondition(lambda self: self.model.entries)
     @rule(data=st.data())
     def succeed_late(self, data: st.DataObject) -> None:

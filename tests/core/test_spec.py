@@ -14,9 +14,9 @@ import pytest
 
 from procq import Priority, TaskFunction, TaskSpec, task
 from procq.errors import UsageError
-from procq.payload import dump_call
+from procq.payload import dump_call, load_call
 from procq.retry import constant, exponential
-from procq.spec import DEFAULTS, Options, Output, call_spec, type_of
+from procq.spec import DEFAULTS, Options, Output, call_spec, called, type_of
 
 
 def shown(value: object) -> str:
@@ -347,10 +347,25 @@ def test_C5_a_task_function_of_a_module_travels_by_reference(fn: TaskFunction[[i
     assert pickle.loads(data)(1, 2) == 3
 
 
-def test_C5_a_task_function_that_its_name_does_not_lead_to_travels_as_its_function() -> None:
-    wrapped = task(plain, timeout=5)
+def test_C5_a_task_function_that_its_name_does_not_lead_to_travels_with_its_options() -> None:
+    """What it depends on stays behind: no worker could name that."""
+    wrapped = task(plain, timeout=5, retry_on=OSError, depends_on=[add.spec(1, 2)])
 
-    assert pickle.loads(pickle.dumps(wrapped)) is plain
+    loaded = pickle.loads(pickle.dumps(wrapped))
+
+    assert loaded.fn is plain
+    assert loaded.options.same_as(wrapped.options)
+    assert loaded.spec(1).options.timeout_s == 5
+    assert not loaded.options.depends_on
+    assert loaded(3) == wrapped(3)
+
+
+def test_C5_at_the_head_of_a_call_a_task_function_without_a_name_travels_as_its_function() -> None:
+    """Where it is only called, a worker need not import what its options are made of."""
+    data, _ = dump_call(called(task(plain, timeout=5)), (1,), {})
+
+    assert load_call(data, ())[0] is plain
+    assert called(add) is add
 
 
 # --- specs --------------------------------------------------------------------------------------------

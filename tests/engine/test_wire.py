@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from tests.support.frames import as_object, in_one, read_up, the_task, the_tasks
 
 from procq.engine.local import wire
-from procq.outcome import Ended
+from procq.outcome import Ended, Spawned
 from procq.parcel import BESIDE_BYTES, Buffer, Parcel, Payload
 
 PAIRS = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
@@ -24,6 +24,8 @@ RECORD: dict[str, object] = {
     "exc_text": None, "stack_info": None, "task_id": "id", "attempt": 1,
     "extra": {"text": "x", "number": 1, "part": 0.5, "flag": True, "nothing": None},
 }  # fmt: skip
+#: A success that brings two tasks.
+SPAWNING = Ended("ok", 1.0, 2.0, value=b"value", spawned=Spawned(b"text", [b"one", b"call two"]))
 #: What a frame with a log record begins with.
 LOG_KIND = wire.pack_record(RECORD)[0]
 
@@ -211,6 +213,61 @@ def test_what_stands_beside_a_pickle_survives() -> None:
     report = the_message(wire.pack_ended(1, 2, Ended("ok", 1.0, 2.0, value=PARCEL)))
     assert isinstance(report, wire.Report)
     assert report.ended.value == PARCEL
+
+
+def the_spawning(frame: wire.Frame) -> tuple[wire.Report, Spawned]:
+    message = the_message(frame)
+    assert isinstance(message, wire.Report)
+    assert message.ended.spawned is not None
+    return message, message.ended.spawned
+
+
+@given(
+    seq=st.integers(0, 2**64 - 1), fence=st.integers(0, 2**32 - 1), value=st.binary(min_size=1, max_size=99),
+    text=st.binary(max_size=99), calls=st.lists(st.binary(min_size=1, max_size=9), max_size=5),
+    terminated=st.booleans(), big=st.booleans(),
+)  # fmt: skip
+def test_E6_tasks_that_come_with_a_success_survive(
+    *, seq: int, fence: int, value: bytes, text: bytes, calls: list[bytes], terminated: bool, big: bool
+) -> None:
+    if big:
+        calls = [*calls, bytes(wire.PIECE_MAX)]
+    ended = Ended(
+        "ok", 1.5, 2.5, value=value, cpu_s=0.5, peak_rss_bytes=9, terminated=terminated, spawned=Spawned(text, calls)
+    )
+
+    report, spawned = the_spawning(wire.pack_ended(seq, fence, ended))
+
+    assert (report.seq, report.fence, spawned.text, spawned.payloads) == (seq, fence, text, calls)
+    came = report.ended
+    assert (came.outcome, came.started_at, came.ended_at, came.value) == ("ok", 1.5, 2.5, value)
+    assert (came.cpu_s, came.peak_rss_bytes, came.terminated) == (0.5, 9, terminated)
+
+
+def test_I1_what_stands_beside_the_calls_of_spawned_tasks_survives() -> None:
+    other = Parcel(b"other", [bytes(70_000)])
+    ended = Ended("ok", 1.0, 2.0, value=PARCEL, spawned=Spawned(b"text", [b"plain", other, PARCEL]))
+
+    report, spawned = the_spawning(wire.pack_ended(1, 2, ended))
+
+    assert report.ended.value == PARCEL
+    assert spawned.payloads == [b"plain", other, PARCEL]
+    assert isinstance(spawned.payloads[1], Parcel)
+    assert type(spawned.payloads[1].buffers[0]) is bytes
+
+
+def test_H5_payloads_that_do_not_fit_the_body_are_refused() -> None:
+    frame = in_one(wire.pack_ended(1, 2, SPAWNING))
+    first = 16 + wire._SPAWNED_HEAD.size
+
+    for at, code, number in (
+        (first, "<Q", 6), (first, "<Q", 0), (first, "<Q", 2**64 - 1), (first + 8, "<I", 1), (first + 24, "<Q", 9),
+        (first - 4, "<I", 0), (first - 4, "<I", 2), (first - 4, "<I", 4), (first - 4, "<I", 2**32 - 1),
+    ):  # fmt: skip
+        damaged = bytearray(frame)
+        struct.pack_into(code, damaged, at, number)
+        with pytest.raises(wire.WireError):
+            wire.unpack_up(bytes(damaged), [])
 
 
 def test_of_a_task_that_was_not_read_all_but_its_payloads_is_known() -> None:
@@ -412,6 +469,7 @@ VALID_UP = [
     wire.DROPPED_FRAME,
     wire.FORGOTTEN_FRAME,
     wire.pack_record(RECORD),
+    in_one(wire.pack_ended(1, 2, SPAWNING)),
 ]
 #: Several in one packet; cut where one ends it is a message of those before.
 TOGETHER = [
