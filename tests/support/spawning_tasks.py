@@ -22,7 +22,8 @@ def report(number: int, size: int, path: str) -> list[bytes]:
     from procq.outcome import Ended  # noqa: PLC0415
     from procq.payload import dumps  # noqa: PLC0415
 
-    spec = procq.task(note_length).spec(path, bytes(size))
+    # Twice: something big that the worker was to read when it died is charged, for it may have died of that.
+    spec = procq.task(note_length, max_attempts=2, backoff=0).spec(path, bytes(size))
     ended = Ended("ok", 0.0, 1.0, value=dumps("spawned"), spawned=packed(Spawn([spec])))
     frame = wire.pack_ended(0, number, ended)
     return [frame] if isinstance(frame, bytes) else [bytes(piece) for piece in frame]
