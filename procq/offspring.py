@@ -30,11 +30,12 @@ class Offspring:
         scheduler: Where tasks go, and from which they are known.
     """
 
-    __slots__ = ("_numbers", "_scheduler", "defaults", "heads", "tell")
+    __slots__ = ("_scheduler", "defaults", "heads", "numbers", "tell")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._numbers = itertools.count()
+        #: the next id that is made
+        self.numbers = itertools.count()
         #: what calls of handlers begin with, by type; or why there can be none
         self.heads: Mapping[str, bytes | PayloadError] = {}
         #: options for tasks that don't say
@@ -42,13 +43,9 @@ class Offspring:
         #: told of the tasks that were accepted, before anybody is told that one has ended; our own code
         self.tell: Callable[[Sequence[Task]], object] | None = None
 
-    def next_id(self) -> str:
-        """Make an id that hardly any task has; needs no lock."""
-        return f"#{next(self._numbers)}"
-
     def free_id(self) -> str:
         """Make an id that no task has."""
-        while (task_id := self.next_id()) in self._scheduler.tasks:
+        while (task_id := f"#{next(self.numbers)}") in self._scheduler.tasks:
             pass
         return task_id
 

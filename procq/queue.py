@@ -273,7 +273,7 @@ class Queue:
             headroom=headroom,
         )
         self._mind_slots()
-        self._next_id = self._supervisor.offspring.next_id
+        self._numbers = self._supervisor.offspring.numbers
         self._free_id = self._supervisor.offspring.free_id
         #: why no items of a `map` may share a task; empty if they may
         self._alone_because = "" if max_tasks_per_worker is None else "max_tasks_per_worker counts single items"
@@ -450,7 +450,7 @@ class Queue:
                 return self._submit_batch([call_spec(what, args, kwargs)])[0]
             inputs = known
         task = Task(
-            self._next_id(), type_name, payload, DEFAULTS,
+            f"#{next(self._numbers)}", type_name, payload, DEFAULTS,
             depends_on=tuple(dict.fromkeys(inputs)) if inputs else (), inputs=inputs,
         )  # fmt: skip
         lock = supervisor.lock
@@ -531,10 +531,17 @@ class Queue:
             return [by_spec[spec] for spec in specs]
 
     def _handle_of(self, task: Task) -> Handle[Any]:
-        """Return the handle of a task: where it has an id of its own the one there is, else one equal to others."""
-        owner = task.owner
-        handle = owner() if isinstance(owner, weakref.ref) else None
-        return Handle(self._supervisor, task) if handle is None else handle
+        return _handle_of(self._supervisor, task)
+
+    def _watch_spawned(self, tell: Callable[[list[Handle[Any]]], object], defaults: Mapping[str, object]) -> None:
+        """Have `tell` called with the handles of tasks that are spawned, and those given options that they lack.
+
+        It is called under the lock, in any thread, so it must be quick and call nothing of the queue.  For
+        `procq run`, before the queue is started.
+        """
+        offspring = self._supervisor.offspring
+        offspring.defaults = defaults
+        offspring.tell = partial(_tell_handles, self._supervisor, tell)
 
     # --- waiting -------------------------------------------------------------------------------
 
@@ -762,6 +769,17 @@ class Queue:
         """Look at the queue; takes time in proportion to the READY tasks (contract F8)."""
         with self._supervisor.entry:
             return Stats(self._supervisor, self._started_at)
+
+
+def _handle_of(supervisor: Supervisor, task: Task) -> Handle[Any]:
+    """Return the handle of a task: where it has an id of its own the one there is, else one equal to others."""
+    owner = task.owner
+    handle = owner() if isinstance(owner, weakref.ref) else None
+    return Handle(supervisor, task) if handle is None else handle
+
+
+def _tell_handles(supervisor: Supervisor, tell: Callable[[list[Handle[Any]]], object], tasks: Iterable[Task]) -> None:
+    tell([_handle_of(supervisor, task) for task in tasks])
 
 
 # --- values ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from procq.cli import preview
 from procq.core.states import Status
 from procq.core.task import AttemptRecord
 from procq.errors import DependencyFailed
+from procq.handle import Handle, task_of
 from procq.spec import TaskSpec
 
 _FRAME: Final = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
@@ -54,17 +55,27 @@ class Ending(NamedTuple):
 
 def read(handle: EndedHandle, spec: TaskSpec[Any]) -> Ending:
     """Return how the task of `spec` ended."""
+    return _read(handle, preview.label(spec), max_attempts=spec.options.max_attempts, place=preview.place(spec))
+
+
+def read_spawned(handle: Handle[Any]) -> Ending:
+    """Return how a task ended that another one has spawned, whose spec has stayed in the worker."""
+    task = task_of(handle)
+    return _read(handle, f"{task.id} {task.type}(...)", max_attempts=task.rules.max_attempts, place="")
+
+
+def _read(handle: EndedHandle, label: str, *, max_attempts: int, place: str) -> Ending:
     error = handle.error
     last = handle.history[-1] if handle.history else None
     traceback = (last.traceback or "") if last is not None and handle.status is Status.FAILED else ""
     return Ending(
         task_id=handle.id,
-        label=preview.label(spec),
+        label=label,
         status=handle.status,
         attempts=handle.attempts,
-        max_attempts=spec.options.max_attempts,
+        max_attempts=max_attempts,
         error="" if error is None else _error_text(error, last),
-        where=where(traceback) or preview.place(spec),
+        where=where(traceback) or place,
         traceback=traceback,
         origin=error.origin if isinstance(error, DependencyFailed) else None,
     )

@@ -51,6 +51,12 @@ class Stopped(NamedTuple):
     error: BaseException | None = None  #: a bug: a shutdown raises nothing
 
 
+class Spawned(NamedTuple):
+    """The message that a task has spawned others."""
+
+    handles: list[Handle[Any]]
+
+
 def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> int:
     """Run what an entry lists.
 
@@ -87,6 +93,7 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         is_list = isinstance(work, list)
         queue = _queue(entry, settings, is_list=is_list)
         one = _Run(queue, settings, terminal, began_at=began_at, results=results)
+        queue._watch_spawned(one.spawned, settings.for_tasks())  # noqa: SLF001 - the façade's own, for this alone
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
         intake = Intake(queue, defaults=settings.for_tasks(), accepted=one.accepted)
         made = Producer(entry, work, intake, one.inbox)
@@ -170,10 +177,11 @@ class _Run:
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         #: what to say once the first task was accepted; empty when it was said
         self.first_line: summary.Line = ()
-        #: tasks that have not been told as ended yet, by id
-        self._open: dict[str, tuple[Handle[Any], TaskSpec[Any]]] = {}
-        #: how many tasks were accepted
-        self._known = 0
+        #: tasks that have not been told as ended yet, by id,
+        #: with their specs; None: another task has spawned it
+        self._open: dict[str, tuple[Handle[Any], TaskSpec[Any] | None]] = {}
+        #: how many tasks of the jobs file were accepted, and how many of those that they spawned
+        self._known = self._spawned = 0
         self._produced: Produced | None = None
         self._tally = Tally()
         #: whether all has ended and only words are left
@@ -192,10 +200,20 @@ class _Run:
 
     def accepted(self, handle: Handle[Any], spec: TaskSpec[Any]) -> None:
         """Note a task; called in the producer's thread."""
-        if handle.id not in self._open:
-            self._open[handle.id] = (handle, spec)
+        if self._note(handle, spec):
             self._known += 1
+
+    def spawned(self, handles: list[Handle[Any]]) -> None:
+        """Note tasks that a task has spawned; called in any thread, under the queue's lock."""
+        self.inbox.put(Spawned(handles))
+
+    def _note(self, handle: Handle[Any], spec: TaskSpec[Any] | None) -> bool:
+        """Have the end of a task told; return whether it was not before."""
+        entry = (handle, spec)
+        is_new = self._open.setdefault(handle.id, entry) is entry  # in one step: a task may be told by two threads
+        if is_new:
             handle.add_done_callback(self.inbox.put)
+        return is_new
 
     def execute(self, made: Producer) -> int | None:
         """Run to the end.
@@ -234,6 +252,8 @@ class _Run:
                     self._ended(message)
                 case Signalled():
                     self._take(self._ladder.signalled(message.number, time.monotonic()))
+                case Spawned():
+                    self._spawned += sum(self._note(handle, None) for handle in message.handles)
                 case Begun():
                     self._say_first_line()
                 case Produced():
@@ -338,7 +358,8 @@ class _Run:
         elif task_of(handle).cause == "not needed":
             self._tally.was_unneeded()
         else:
-            end = ending.read(handle, found[1])
+            spec = found[1]
+            end = ending.read_spawned(handle) if spec is None else ending.read(handle, spec)
             error = end.error
             if end.status is Status.FAILED:
                 self._say_failure(end)
@@ -375,7 +396,7 @@ class _Run:
         counts = self._queue.stats().counts
         return Snapshot(
             ended=self._tally.ended,
-            known=self._known,
+            known=self._known + self._spawned,
             all_known=self._produced is not None,
             running=counts[Status.RUNNING],
             delayed=counts[Status.SCHEDULED],

@@ -74,6 +74,22 @@ def leave(size):
 @task(run_if="failure")
 def alert(x): ...
 
+@task
+def halve(x):
+    return procq.Spawn([halve.spec(x // 2), halve.spec(x - x // 2)] if x > 1 else [], value=x)
+
+@task
+def hand_on(x, option={}):
+    return procq.Spawn([(careless if x == "flaky" else fail).using(**option).spec(x)], value=x)
+
+@task
+def sleep_later(seconds):
+    return procq.Spawn([sleep.spec(seconds)])
+
+@task
+def spawn_wrongly():
+    return procq.Spawn([square.using(depends_on=["nobody"]).spec(1)])
+
 def good(): return [total.spec([square.spec(x).out for x in range(4)])]
 def retried(): return [flaky.spec(1), square.spec(2)]
 def reckless(): return [careless.spec(1)]
@@ -94,6 +110,14 @@ def long(): return [sleep.spec(60) for _ in range(4)]
 def crashes(): return [crash.spec()]
 def hungry(): return [hold.spec(150_000_000)]
 def pids(): return [leave.spec(size) for size in [150_000_000] * 4]
+def tree(): return [halve.spec(8)]
+def tree_lazily():
+    yield halve.spec(8)
+def handed_on(): return [hand_on.spec("child")]
+def handed_on_named(): return [hand_on.spec("child", {"id": "my/child"})]
+def handed_on_flaky(): return [hand_on.spec("flaky")]
+def sleeps_later(): return [sleep_later.spec(60)]
+def spawns_wrongly(): return [spawn_wrongly.spec()]
 def unneeded(): return [alert.spec(square.spec(1))]
 def empty(): return []
 def empty_too(): yield from ()
@@ -185,6 +209,13 @@ def first_error(done: Finished) -> str:
         ("lazily", [], 0),
         ("retried", [], 0),
         ("reckless", ["--max-attempts=2"], 0),
+        ("tree", [], 0),
+        ("tree_lazily", ["--lookahead=1"], 0),
+        ("handed_on_flaky", ["--max-attempts=2"], 0),
+        ("handed_on", [], 1),
+        ("handed_on", ["-x"], 1),
+        ("sleeps_later", ["--timeout=200ms", "--kill-grace=100ms"], 1),
+        ("spawns_wrongly", [], 1),
         ("unneeded", [], 0),
         ("bad", [], 1),
         ("many_bad", [], 1),
@@ -205,6 +236,7 @@ def first_error(done: Finished) -> str:
         ("not_a_task", [], 3),
         ("raises", [], 3),
         ("long", ["--deadline=300ms", "--kill-grace=100ms"], 4),
+        ("sleeps_later", ["--deadline=1s", "--kill-grace=100ms"], 4),
         ("empty", [], 5),
         ("empty_too", [], 5),
         ("empty", ["--allow-empty"], 0),
@@ -331,6 +363,29 @@ def test_the_closing_block_names_each_failed_task_its_error_and_its_line(run: Ru
         f"  failed   fail(x='x')  ValueError: no luck with x   jobs.py:{line}",
         "  skipped  3 tasks after fail(x='x')",
     ]
+
+
+def test_E6_spawned_tasks_are_counted(run: Run) -> None:
+    assert re.fullmatch(r"ok in \S+: 15 ok", run("tree").err.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("entry", "name"), [("handed_on", r"#\d+"), ("handed_on_named", "my/child")])
+def test_E6_a_spawned_task_that_failed_is_named(run: Run, entry: str, name: str) -> None:
+    done = run(entry)
+
+    line = JOBS.splitlines().index('    raise ValueError(f"no luck with {x}")') + 1
+    closing = done.err[done.err.index("FAILED in") :].splitlines()
+    assert re.fullmatch(r"FAILED in \S+: 1 ok, 1 failed, 0 skipped, 0 cancelled", closing[0])
+    assert re.fullmatch(
+        rf"  failed   {name} fail\(\.\.\.\)  ValueError: no luck with child   jobs\.py:{line}", closing[1]
+    )
+
+
+def test_E6_spawned_tasks_have_their_lines_among_the_results(run: Run) -> None:
+    done = run("tree", "--results=-")
+
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert sorted(row["value"] for row in rows) == sorted([8, 4, 4, *[2] * 4, *[1] * 8])
 
 
 def test_a_task_that_would_end_its_program_is_told_with_one_name(write: Write, procq: Run) -> None:
