@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, final
 from procq.core.task import Task
 from procq.draft import Draft
 from procq.errors import CycleError, DuplicateTaskError, UnknownDependencyError
+from procq.parcel import Payload
 from procq.spec import Options
 
 if TYPE_CHECKING:
@@ -173,12 +174,22 @@ def _is_same(task: Task, draft: Draft, needs: Iterable[Task | Draft]) -> bool:
     rules = task.rules
     return (
         task.type == draft.type
-        and task.payload == draft.payload
+        and _is_same_payload(task.payload, draft.payload)
         # Inputs first, and in order: in the payload a result is but a number.
         and task.needs == tuple(dict.fromkeys(need.id for need in needs))
         and isinstance(rules, Options)
         and rules.same_as(draft.options)
     )
+
+
+def _is_same_payload(one: Payload, other: Payload) -> bool:
+    if one == other:
+        return True
+    if not isinstance(one, bytes) or not isinstance(other, bytes):
+        return False
+    from procq.equality import is_same_call  # noqa: PLC0415 - only where an id comes again
+
+    return is_same_call(one, other)
 
 
 def _due(options: Options, now: float) -> float | None:

@@ -14,6 +14,7 @@ from typing import final
 from procq.core.scheduler import Scheduler
 from procq.core.task import Task
 from procq.draft import Draft, Handlers
+from procq.engine.attempt import clipped
 from procq.errors import PayloadError, UnknownHandlerError, UsageError
 from procq.making import Names, tasks_of
 from procq.outcome import Ended, class_names
@@ -135,7 +136,7 @@ def _refusal(ended: Ended, error: UsageError) -> Ended:
         # Our own error, of texts alone; so `result()` gives it with all its parts.
         value=dumps_whole(error),
         error_types=class_names(type(error)),
-        message=str(error),
+        message=clipped(str(error)),
         permanent=True,
         pid=ended.pid,
         cpu_s=ended.cpu_s,

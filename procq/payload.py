@@ -306,6 +306,15 @@ def _load_call(call: "Payload") -> "tuple[Callable[..., object], tuple[object, .
     return (fn, rest, {}) if kind == _BY_NAME else (fn, *rest)
 
 
+def pickles_of(call: bytes) -> tuple[int, list[bytes]]:
+    """Return what a call begins with, and the pickles that it is made of, as told above."""
+    kind = call[0]
+    if kind > _BY_NAME_WITH_KEYWORDS:
+        return kind, [call]
+    end = 3 + call[1] + (call[2] << 8)
+    return kind, [call[3:end], call[end:]]
+
+
 def is_loading() -> bool:
     """Whether this thread is unpickling a call, and may be importing a module for that; takes some microseconds."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - documented, for CPython

@@ -146,6 +146,36 @@ def test_the_word_count_is_right_both_ways(tmp_path: Path, way: list[str]) -> No
     assert [line.split() for line in printed.splitlines()] == [["4", "the"], ["2", "cat"]]
 
 
+def test_a_tree_of_folders_is_looked_into_whole(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "a" / "deep" / "deeper").mkdir(parents=True)
+    (root / "b").mkdir()
+    (root / "a" / "one").write_bytes(b"twin" * 25)
+    (root / "a" / "deep" / "two").write_bytes(b"x" * 30)
+    (root / "a" / "deep" / "deeper" / "three").write_bytes(b"twin" * 25)
+    (root / "b" / "four").write_bytes(b"")
+    (root / "loop").symlink_to(root)
+
+    printed = run(tmp_path, example("spawn_tree.py"), "root")
+
+    sizes, twins = printed.split("\n\n")
+    found = {line.split()[4]: (int(line.split()[0]), int(line.split()[2])) for line in sizes.splitlines()}
+    assert found == {
+        "root": (230, 4), "root/a": (230, 3), "root/a/deep": (130, 2), "root/a/deep/deeper": (100, 1), "root/b": (0, 1),
+    }  # fmt: skip
+    assert twins.splitlines() == [
+        "5 folders, 2 files that are there more than once", "root/a/deep/deeper/three", "  = root/a/one",
+    ]  # fmt: skip
+
+
+def test_the_tree_of_a_package_equals_a_plain_loop(tmp_path: Path) -> None:
+    printed = run(tmp_path, example("spawn_tree.py"), str(STDLIB / "email"), "1")
+
+    files = [path for path in (STDLIB / "email").rglob("*") if path.is_file() and not path.is_symlink()]
+    assert printed.split()[0] == str(sum(path.stat().st_size for path in files))
+    assert printed.split()[2] == str(len(files))
+
+
 def test_a_plain_script_uses_a_queue_without_a_guard(tmp_path: Path) -> None:
     printed = run(tmp_path, example("use_queue.py"))
 

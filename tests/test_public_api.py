@@ -21,7 +21,7 @@ from procq.spec import OptionArguments
 ROOT: Final = Path(__file__).parents[1]
 #: Classes that programs make themselves; the others they are given.
 MADE_BY_HAND: Final = {
-    "Aging", "Breaker", "FaultTolerantQueue", "Permanent", "Queue", "RetryLater", "TaskSpec", "WeightedFair",
+    "Aging", "Breaker", "FaultTolerantQueue", "Permanent", "Queue", "RetryLater", "Spawn", "TaskSpec", "WeightedFair",
 }  # fmt: skip
 CLASSES: Final = [name for name in procq.__all__ if isinstance(getattr(procq, name), type)]
 LIMIT_S: Final = 30

@@ -154,10 +154,6 @@ def _result(fn: object, value: object, started_at: float, ended_at: float) -> "P
     """Pickle what a task returned; the report, if that cannot be or if there are tasks to go with it."""
     if type(value) is Spawn:
         return _spawning(fn, value, started_at, ended_at)
-    return _dumped(fn, value, started_at, ended_at)
-
-
-def _dumped(fn: object, value: object, started_at: float, ended_at: float) -> "Payload | Ended":
     try:
         return payload.dump_result(value)
     except BaseException as error:  # noqa: BLE001 - a result's __reduce__ is the task's code too (D9)
@@ -166,9 +162,10 @@ def _dumped(fn: object, value: object, started_at: float, ended_at: float) -> "P
 
 def _spawning(fn: object, spawn: Spawn, started_at: float, ended_at: float) -> Ended:
     """Report a success that brings more tasks; or that they cannot be, which another attempt would not change."""
-    value = _dumped(fn, spawn.value, started_at, ended_at)
-    if isinstance(value, Ended):
-        return value
+    try:
+        value = payload.dump_result(spawn.value)
+    except BaseException as error:  # noqa: BLE001 - as for any result
+        return unsendable(fn, spawn.value, error, started_at, ended_at)
     try:
         from procq.engine.spawning import packed  # noqa: PLC0415 - 12 ms that only those pay who spawn
 

@@ -334,7 +334,7 @@ def test_C4_what_was_spawned_may_be_submitted_again(driver: Driver, size: int) -
 def test_E6_what_cannot_be_spawned_fails_the_attempt_for_good_and_nothing_is_accepted(
     driver: Driver, log: Log, what: str, error: type[Exception], match: str
 ) -> None:
-    queue = driver.started(handlers={"double": double})
+    queue = driver.started(handlers={"double": double}, resources={"cpu": 2})
     queue.submit(procq.task(tasks.echo, id="taken", delay=3600).spec("mine"))
     spawns = procq.task(spawning.spawn_wrongly, id="parent", max_attempts=3, backoff=0)
 
@@ -600,6 +600,31 @@ def test_F2_an_item_of_a_map_may_spawn(driver: Driver, chunksize: Any) -> None: 
     assert results == [-number if number % 2 else number for number in range(30)]
     for number in range(1, 30, 2):
         assert queue.wait(f"child-{number}").value == number
+
+
+def test_C4_a_task_of_a_script_is_the_same_submitted_or_spawned(driver: Driver, log: Log) -> None:
+    """A crawl meets the same page many times, and its root too, which the program has submitted."""
+    code = """
+import procq
+from tests.contract.tasks import note
+
+LINKS = {"home": ["news", "shop"], "news": ["home", "shop"], "shop": ["home"]}
+
+@procq.task
+def visit(path, page):
+    note(path, page)
+    return procq.Spawn([visit.using(id=link).spec(path, link) for link in LINKS[page]], value=page)
+"""
+    script: dict[str, Any] = {"__name__": "__main__"}
+    exec(code, script)  # as a script that is run
+    queue = driver.started()
+    visit = script["visit"]
+
+    home = queue.submit(visit.using(id="home").spec(log.path, "home"))
+
+    assert drained(queue) == (True, 3, 0, 0, ())
+    assert home.result() == "home"
+    assert sorted(log.lines) == ["home", "news", "shop"]
 
 
 def test_C5_a_task_function_of_a_script_can_spawn_itself(driver: Driver, log: Log) -> None:
