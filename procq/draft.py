@@ -10,7 +10,7 @@ from typing import Any, NoReturn, final
 
 from procq.errors import PayloadError, UnknownHandlerError, UsageError
 from procq.parcel import Payload, marked
-from procq.payload import NotPicklable, dump_call, dump_part
+from procq.payload import NotPicklable, behind, dump_call, dump_function, dump_part
 from procq.spec import Options, TaskFunction, TaskSpec, called, type_of
 
 Handlers = Mapping[str, Callable[..., object]]
@@ -85,21 +85,20 @@ def draft_all(
 
 
 def _draft(spec: TaskSpec[Any], handlers: Handlers | None) -> Draft:
-    fn = spec.fn
-    if fn is None and handlers is not None:
+    if spec.fn is not None:
+        payload, inputs = pickle_call(spec.fn, spec.args, spec.kwargs, spec.type)
+    elif handlers is None:
+        payload, inputs = _pickle_arguments(spec, _handler)
+    else:
         fn = handlers.get(spec.type)
         if fn is None:
             raise UnknownHandlerError(spec.type, tuple(sorted(handlers)))
-    if fn is None:
-        payload, inputs = _pickle_arguments(spec)
-    else:
-        payload, inputs = pickle_call(fn, spec.args, spec.kwargs, spec.type)
-    if (
-        spec.options.id is not None and handlers is not None
-    ):  # what comes again under the same id is compared with it (C4)
-        payload = marked(payload)
+        payload, inputs = _pickle_handled(fn, spec)
+    if spec.options.id is not None and handlers is not None:
+        payload = marked(payload)  # what comes again under the same id is compared with it (C4)
     sources = [*inputs, *spec.options.depends_on]
-    draft = Draft(spec.type, payload, spec.options, sources, inputs=len(inputs), for_handler=fn is None)
+    for_handler = spec.fn is None and handlers is None
+    draft = Draft(spec.type, payload, spec.options, sources, inputs=len(inputs), for_handler=for_handler)
     if draft.options.run_if == "failure" and not draft.depends_on:
         raise UsageError(f"{draft.label} has run_if='failure' and depends on nothing that could fail; add depends_on=")
     return draft
@@ -119,15 +118,27 @@ def pickle_call(
     try:
         return dump_call(called(fn), args, kwargs)
     except NotPicklable as error:
-        _refuse(error, fn.fn if isinstance(fn, TaskFunction) else fn, args, kwargs, name)
+        _refuse(error, fn, args, kwargs, name)
 
 
-def _pickle_arguments(spec: TaskSpec[Any]) -> tuple[Payload, list[object]]:
+def _pickle_handled(fn: Callable[..., object], spec: TaskSpec[Any]) -> tuple[Payload, list[object]]:
+    """Pickle the call of a handler, in two parts if that can be: as it is when a task spawns it (C4)."""
+    try:
+        head = dump_function(called(fn))
+    except NotPicklable:  # the whole call cannot be either, which says why
+        head = None
+    if head is None:
+        return pickle_call(fn, spec.args, spec.kwargs, spec.type)
+    payload, inputs = _pickle_arguments(spec, fn)
+    return behind(head, payload), inputs
+
+
+def _pickle_arguments(spec: TaskSpec[Any], fn: Callable[..., object]) -> tuple[Payload, list[object]]:
     """Pickle the arguments of a handler, as `pickle_call` does a whole call."""
     try:
         return dump_part(spec.args)
     except NotPicklable as error:
-        _refuse(error, _handler, spec.args, {}, spec.type)
+        _refuse(error, fn, spec.args, {}, spec.type)
 
 
 def _handler(payload: object) -> object:
@@ -147,7 +158,8 @@ def _refuse(
         raise cause from None
     from procq.diagnosis import explain_unpicklable  # noqa: PLC0415 - only for an error's text
 
-    raise PayloadError(explain_unpicklable(fn, args, kwargs, name, cause)) from cause
+    bare = fn.fn if isinstance(fn, TaskFunction) else fn
+    raise PayloadError(explain_unpicklable(bare, args, kwargs, name, cause)) from cause
 
 
 def pickle_initializer(initializer: Callable[..., object] | None, initargs: tuple[object, ...]) -> Payload:

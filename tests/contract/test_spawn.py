@@ -536,8 +536,11 @@ def test_E2_a_handler_may_take_the_result_of_another_that_is_spawned(driver: Dri
     assert queue.wait("handled").value == 20
 
 
-def test_C4_a_handlers_task_is_the_same_submitted_or_spawned(driver: Driver) -> None:
-    queue = driver.started(handlers={"double": double})
+@pytest.mark.parametrize("handler", [double, lambda payload: double(payload)], ids=["by name", "by value"])  # noqa: PLW0108
+def test_C4_a_handlers_task_is_the_same_submitted_or_spawned(
+    driver: Driver, handler: Callable[[object], object]
+) -> None:
+    queue = driver.started(handlers={"double": handler})
     mine: procq.Handle[object] = queue.submit(procq.TaskSpec(type="double", payload=4, id="handled"))
 
     assert queue.submit(spawning.spawn_handled, "double", 4).result() is None
