@@ -46,6 +46,23 @@ def test_D4_a_worker_that_dies_amid_its_report_has_spawned_nothing(tmp_path: Pat
     assert lines(log) == [str(size)]
 
 
+@pytest.mark.slow
+def test_D4_deaths_at_random_moments_neither_lose_nor_double_what_is_spawned() -> None:
+    with Queue(workers=2, retention=(1000, 3600)) as queue:
+        queue.submit(tasks.hardy_tree.using(id="t").spec("t", 7))
+        names = ["t"]
+        for name in names:  # grows while it is walked
+            depth = queue.wait(name, PATIENCE_S).value
+            assert depth is not None
+            names += [f"{name}{side}" for side in "lr" if depth]
+        check_invariants(queue)
+
+    assert len(names) == 255
+    assert queue.stats().counts[Status.SUCCEEDED] == 255
+    assert queue.stats().counts[Status.FAILED] == 0
+    assert queue.stats().retries, "some have died"
+
+
 # --- cheats ---
 
 

@@ -3,6 +3,8 @@
 import os
 import sys
 from pathlib import Path
+from threading import Timer
+from zlib import crc32
 
 from tests.support.process_tasks import sleep_forever, worker_end
 
@@ -98,3 +100,13 @@ def too_many(number: int) -> None:
 def loaded() -> list[str]:
     """Return which of procq's modules the worker has imported."""
     return sorted(name for name in sys.modules if name.startswith("procq"))
+
+
+@procq.task(max_attempts=20, backoff=0)
+def hardy_tree(name: str, depth: int) -> int:
+    """Spawn two of itself, down to a depth of 0; one attempt in some has its worker die, now or a little later."""
+    drawn = crc32(f"{name} {procq.current().attempt}".encode())
+    if drawn % 6 == 0:
+        Timer(drawn % 5 / 1000, os._exit, (3,)).start()
+    specs = [hardy_tree.using(id=f"{name}{side}").spec(f"{name}{side}", depth - 1) for side in "lr" if depth]
+    return procq.Spawn(specs, value=depth)
