@@ -251,6 +251,8 @@ def _class_names(value: object, field: str, outcomes: frozenset[str]) -> frozens
     return frozenset(names)
 
 
+#: Copied from the function, which has them still, and nobody asks a task function in a worker.
+_OF_THE_FUNCTION: Final = frozenset({"__annotate__", "__annotations__", "__type_params__"})
 #: What a task has that sets nothing.
 DEFAULTS: Final = Options({})
 
@@ -481,7 +483,7 @@ class TaskFunction(Generic[P, R]):
         if isinstance(name, str) and module != "__main__" and _lookup(module, name) is origin:
             return name if self is origin else (same, (origin,))
         # Made before it is filled, for a function may lead back to it: one that spawns itself does.
-        return _empty, (), vars(self)
+        return _empty, (), {name: value for name, value in vars(self).items() if name not in _OF_THE_FUNCTION}
 
     @property
     def type(self) -> str:
