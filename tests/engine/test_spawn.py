@@ -156,7 +156,7 @@ def test_H2_a_worker_imports_what_spawning_takes_when_something_is_spawned() -> 
         queue.submit(tasks.spawn_array, 10).result(PATIENCE_S)
         after = queue.submit(tasks.loaded).result(PATIENCE_S)
 
-    spawning = {"procq.draft", "procq.engine.spawning", "procq.plain", "procq.spec"}
+    spawning = {"procq.draft", "procq.engine.spawning", "procq.plain"}
     assert spawning.isdisjoint(before)
     assert spawning <= set(after)
     assert not {"procq.core.task", "procq.queue", "procq.supervisor"} & set(after)
