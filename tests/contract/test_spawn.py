@@ -206,6 +206,16 @@ def test_B3_spawned_tasks_may_wait_for_a_time_or_expire(driver: Driver, log: Log
     assert isinstance(queue.wait("expired").error, errors.TaskExpired)
 
 
+def test_B7_spawned_tasks_run_in_the_group_that_they_name(driver: Driver) -> None:
+    queue = driver.started(groups={"heavy": 1})
+
+    queue.submit(spawning.spawn_with, "echo", 3, id="there", group="heavy").wait()
+
+    assert queue.wait("there").value == 3
+    with queue._supervisor.lock:
+        assert queue._supervisor.scheduler.find("there").group == "heavy"
+
+
 def test_C6_a_full_queue_holds_up_no_spawn(driver: Driver, log: Log) -> None:
     """Nobody could wait: the task that spawns has ended, and what frees room may be what it spawns."""
     queue = driver.started(max_pending=1)
