@@ -1,7 +1,7 @@
 """The threads in which user code is called that must not run in the supervisor's (contract F4).
 
 One runs done-callbacks, another the handlers of what workers log: a callback may wait for a task
-that cannot go on until what it logs is handled.  Knows nothing of tasks.
+that cannot go on until what it logs is handled.  A third tells of events.  Knows nothing of tasks.
 
 `put` and `close` are called under the queue's lock, and take this module's own inside it for a
 moment: a signal handler that interrupts them and calls the queue is refused there, where it would
@@ -54,6 +54,11 @@ class CallbackThread:
             self._closed = True
             if self._thread is not None:
                 self._calls.put(None)
+
+    def abandon(self) -> None:
+        """Let the thread end after the calls that are due; takes no lock, so that `__del__` may call it anywhere."""
+        if self._thread is not None:
+            self._calls.put(None)
 
     def _start_thread(self) -> None:
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)

@@ -7,13 +7,16 @@ Everything here happens under the queue's lock, in a caller's thread or the engi
 `deadline` are also read without, and `report` is asked for once all is over, or in a forked child.
 """
 
-from typing import Final, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
 from procq.core.scheduler import Scheduler
 from procq.core.states import Status
 from procq.core.task import Task
 from procq.dispatch import Dispatcher
 from procq.engine.protocol import Engine
+
+if TYPE_CHECKING:
+    from procq.events import Events
 
 Mode = Literal["drain", "finish", "kill"]
 
@@ -44,14 +47,18 @@ class Closing:
         scheduler: What there is to be ended.
         engine: What runs it, and is closed when nothing is left.
         dispatcher: Takes back what was sent ahead.
+        events: Are told how hard it is, and why; None: nobody listens.
     """
 
-    __slots__ = ("_cut", "_cut_level", "_dispatcher", "_engine", "_scheduler", "deadline", "mode")
+    __slots__ = ("_cut", "_cut_level", "_dispatcher", "_engine", "_events", "_scheduler", "deadline", "mode")
 
-    def __init__(self, scheduler: Scheduler, engine: Engine, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, scheduler: Scheduler, engine: Engine, dispatcher: Dispatcher, events: "Events | None" = None
+    ) -> None:
         self._scheduler = scheduler
         self._engine = engine
         self._dispatcher = dispatcher
+        self._events = events
         #: how hard; None: no shutdown has begun
         self.mode: Mode | None = None
         #: the instant at which it becomes a kill; None: never by itself
@@ -61,18 +68,23 @@ class Closing:
         #: how far the cut has gone; 0: nothing was cut short
         self._cut_level = 0
 
-    def begin(self, mode: Mode, timeout_s: float | None, now: float) -> None:
+    def begin(self, mode: Mode, timeout_s: float | None, now: float, *, cause: str = "shutdown") -> None:
         """Begin a shutdown, or make the one under way harsher or sooner."""
-        if self.mode is None or _HARSHNESS[mode] > _HARSHNESS[self.mode]:
-            self.mode = mode
+        self._harden(mode, cause)
         if timeout_s is not None:
             deadline = now + timeout_s
             self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
 
+    def _harden(self, mode: Mode, cause: str) -> None:
+        if self.mode is None or _HARSHNESS[mode] > _HARSHNESS[self.mode]:
+            self.mode = mode
+            if self._events is not None:
+                self._events.stopping(mode, cause)
+
     def advance(self, now: float, *, at_once: bool) -> None:
         """Take the next step, if it is time for one; `at_once`: workers are killed rather than let go."""
         if self.deadline is not None and now >= self.deadline:
-            self.mode = "kill"
+            self._harden("kill", "deadline")
         if self.mode == "finish":
             self.cut_to(WAITING, now)
         elif self.mode == "kill":

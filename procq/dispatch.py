@@ -6,8 +6,10 @@ to a task afterwards.
 Everything here happens under the queue's lock, in a caller's thread or the engine's own.
 """
 
+from collections.abc import Iterator
 from typing import final
 
+from procq.core.facts import Hold
 from procq.core.scheduler import Scheduler
 from procq.core.task import Task
 from procq.engine.headroom import Headroom
@@ -144,6 +146,20 @@ class Dispatcher:
         for task in list(self._scheduler.ahead.values()):
             if task.seq in self._scheduler.ahead:  # else it came back with another of the same worker
                 self.take_back(task, now)
+
+    def held_back(self) -> Iterator[tuple[Task, Hold]]:
+        """Tell which READY tasks are next in line and may not start, and why; not one for want of a free worker."""
+        scheduler = self._scheduler
+        is_short = self._headroom is not None and self._headroom.was_short and scheduler.running
+        if self.paused or is_short:
+            for group in self._places:
+                task = scheduler.next_ready(group)
+                if task is not None:
+                    yield task, "paused" if self.paused else "memory"
+        elif (task := self.held_for_slots()) is not None:
+            yield task, "slots"
+        for task in scheduler.ready.shut():
+            yield task, scheduler.gates[task.type].why_shut
 
     def backlog(self, group: str) -> int:
         """Return how many attempts of a group could begin if there were more workers, those ahead included."""

@@ -15,8 +15,8 @@ import threading
 import weakref
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 from procq.callback import CallbackThread
 from procq.change import TORN, Change
@@ -27,7 +27,7 @@ from procq.core.task import Run, Task
 from procq.dispatch import Dispatcher
 from procq.draft import Draft
 from procq.engine.headroom import Headroom
-from procq.engine.protocol import Attempt, Engine
+from procq.engine.protocol import Attempt, Departure, Engine
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError, WorkerStartError
 from procq.fork import live, register
 from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
@@ -36,6 +36,9 @@ from procq.offspring import Offspring
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.room import Room
+
+if TYPE_CHECKING:
+    from procq.events import Events
 
 Listener = Callable[[Task], None]
 
@@ -50,6 +53,7 @@ class Supervisor:
         max_pending_bytes: At most so many bytes of payload are held; or what finds the bound out,
             called once, when it first matters.
         headroom: Whether memory is short, so that no attempt may start beside another; None: it never is.
+        events: Tell somebody what happens; None: nobody listens.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Supervisor:
         max_pending: int | None = None,
         max_pending_bytes: int | Callable[[], int] | None = None,
         headroom: Headroom | None = None,
+        events: "Events | None" = None,
     ) -> None:
         #: the engine and whoever holds it take it; what programs call goes by `entry`
         self.lock = QueueLock()
@@ -67,6 +72,9 @@ class Supervisor:
         self._change = Change(engine.alarm)
         self.scheduler = scheduler
         self.engine = engine
+        self._events = events
+        if events is not None:
+            scheduler.facts = events.facts
         #: tasks whose handle has gone, noted by `__del__` without the lock
         self.orphans: deque[Task] = deque()
         #: tasks to be cancelled, noted by a `__del__` without the lock
@@ -98,7 +106,7 @@ class Supervisor:
         self.log_thread = CallbackThread("procq-logs", "a handler of log records")
         self.offspring = Offspring(scheduler)
         self.dispatcher = Dispatcher(scheduler, engine, headroom)
-        self._closing = Closing(scheduler, engine, self.dispatcher)
+        self._closing = Closing(scheduler, engine, self.dispatcher, events)
         self.room = Room(
             scheduler, engine, self.callbacks, max_pending=max_pending, max_pending_bytes=max_pending_bytes
         )
@@ -233,7 +241,8 @@ class Supervisor:
             if self._last_thread is not None:
                 self._last_thread.join()
             deadline = self._closing.deadline
-            for thread in (self.callbacks, self.log_thread):
+            events = () if self._events is None else (self._events.thread,)
+            for thread in (self.callbacks, self.log_thread, *events):
                 thread.join(None if deadline is None else deadline + CALLBACK_GRACE_S - self.engine.now())
         finally:
             self._joining.discard(me)
@@ -252,9 +261,15 @@ class Supervisor:
         self._opened = self.dispatcher.closed = True
         self._closing.cut_to(WAITING, now)
         self._settle()
+        self._close_threads()
+        self._all_closed.set()
+
+    def _close_threads(self) -> None:
+        """Let the threads for user code end once they have done what is due; the lock is held."""
         self.callbacks.close()
         self.log_thread.close()
-        self._all_closed.set()
+        if self._events is not None:
+            self._events.close(self.scheduler.counts)
 
     def settle_if_abandoned(self) -> None:
         """End a queue that was dropped before it was started; `abandon` could not, without the lock."""
@@ -263,7 +278,7 @@ class Supervisor:
                 if not self._opened:
                     self.accepts = False
                     now = self.engine.now()
-                    self._closing.begin("kill", None, now)
+                    self._closing.begin("kill", None, now, cause="dropped")
                     self._close_unopened(now)
 
     def abandon(self) -> None:
@@ -272,6 +287,10 @@ class Supervisor:
         self.accepts = False
         self.engine.alarm()
         unwatch(self)
+        if not self._opened:  # then nobody else will ever end them
+            self.callbacks.abandon()
+            if self._events is not None:
+                self._events.thread.abandon()
 
     @changes
     def look_out(self, task: Task) -> bool:
@@ -470,6 +489,16 @@ class Supervisor:
         if task is not None:
             self.scheduler.start(task, at)
 
+    @property
+    def wants_places(self) -> bool:
+        """Whether somebody wants to know where attempts begin."""
+        return self._events is not None
+
+    def placed(self, attempt: Attempt, worker_id: int, pid: int) -> None:
+        """The attempt that has begun just now is with this worker."""
+        if self._events is not None:
+            self._events.facts.placed(attempt.id, worker_id, pid)
+
     def ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
         """An attempt has ended."""
         task = self.scheduler.running.get(attempt.seq)
@@ -509,10 +538,24 @@ class Supervisor:
         """A running attempt said how far it is."""
         if attempt.seq in self.scheduler.running:
             self.progress[attempt.seq] = (done, total)
+            if self._events is not None:
+                self._events.progressed(attempt.id, attempt.attempt, done, total)
 
-    def logged(self, handle: Callable[[], object]) -> None:
+    def logged(self, handle: Callable[[], object], parts: Mapping[str, object]) -> None:
         """Something was logged in an attempt."""
         self.log_thread.put(handle)
+        if self._events is not None:
+            self._events.logged(parts)
+
+    def worker_started(self, worker_id: int, pid: int) -> None:
+        """A worker's process was started."""
+        if self._events is not None:
+            self._events.worker_started(worker_id, pid)
+
+    def worker_ended(self, worker_id: int, pid: int, reason: Departure) -> None:
+        """A worker's process has ended."""
+        if self._events is not None:
+            self._events.worker_ended(worker_id, pid, reason)
 
     def backlog(self, group: str) -> int:
         """Return how many attempts of a group could begin if there were more workers, those ahead included."""
@@ -540,7 +583,7 @@ class Supervisor:
         scheduler.advance(now)
         closing = self._closing
         if self.abandoned and closing.mode != "kill":
-            closing.begin("kill", None, now)
+            closing.begin("kill", None, now, cause="dropped")
             self.room.free_all()
             closing.cut_to(KILLED, now)
         if closing.mode is not None:
@@ -565,6 +608,14 @@ class Supervisor:
             self._settle()
         if self.room.turns:
             self.room.let_in()
+        if self._events is not None:
+            self._tell_events(self._events)
+
+    def _tell_events(self, events: "Events") -> None:
+        """Let events be told of all that has happened."""
+        if events.tells_held:
+            events.held(self.dispatcher.held_back())
+        events.take()
 
     def _turn(self, now: float) -> None:
         """Do what the engine does in each of its turns, in a caller's thread."""
@@ -575,6 +626,8 @@ class Supervisor:
         """Workers cannot start: what waits ends FAILED with the start-up error (D11), in this `tick` or the next."""
         self.accepts = False
         self._start_error = ended
+        if self._events is not None:
+            self._events.warn(ended.message)
         self.room.free_all()
 
     def failed(self, error: BaseException) -> None:
@@ -582,6 +635,8 @@ class Supervisor:
         with self.lock:
             self.accepts = False
             self.bug = error
+            if self._events is not None:
+                self._events.warn(f"the supervisor's thread failed: {type(error).__name__}: {error}")
             for task in self.scheduler.tasks.values():
                 for listener in task.listeners or ():
                     listener(task)  # type: ignore[operator]  # as in `_settle`
@@ -612,8 +667,7 @@ class Supervisor:
         """The engine has left nothing behind."""
         with self.lock:
             self._settle()
-            self.callbacks.close()
-            self.log_thread.close()
+            self._close_threads()
         if not self.engine.manual:
             self._last_thread = threading.current_thread()
         self._all_closed.set()

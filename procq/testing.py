@@ -40,6 +40,7 @@ from procq.core.policies import Aging, WeightedFair
 from procq.draft import pickle_initializer
 from procq.engine.inline import FakeClock, InlineContext, InlineEngine
 from procq.errors import UsageError
+from procq.events import OnEvent
 from procq.inside import current
 from procq.queue import Queue, workers_by_group
 from procq.retry import BackoffLike
@@ -63,6 +64,7 @@ class QueueParameters(TypedDict, total=False):
     max_pending_bytes: Size | None
     retention: tuple[int, Duration]
     dead_letters: tuple[int, Duration]
+    on_event: OnEvent | None
 
 
 def inline(

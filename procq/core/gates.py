@@ -6,6 +6,7 @@ from procq.core.breaker import Breaker, Circuit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Literal
 
 
 @final
@@ -31,6 +32,11 @@ class Gate:
     def open(self) -> bool:
         """Whether one more may start."""
         return (self.limit is None or self.taken < self.limit) and (self.circuit is None or self.circuit.admits)
+
+    @property
+    def why_shut(self) -> "Literal['limit', 'breaker']":
+        """Why no more may start, if that is so."""
+        return "limit" if self.limit is not None and self.taken >= self.limit else "breaker"
 
     def take(self, seq: int) -> None:
         """One more runs: the task of this sequence number."""

@@ -271,6 +271,12 @@ class ReadyLanes:
         gate.watchers.append(partial(self._post, road))
         return road
 
+    def shut(self) -> Iterator[Task]:
+        """Yield the most urgent task of each type whose gate is shut."""
+        for road in self._gated.values():
+            if not road.open and (head := road.head()) is not None:
+                yield head
+
     def _post(self, road: _Road) -> None:
         """Bring the road's place in the heap of heads up to date."""
         head = road.head() if road.open else None

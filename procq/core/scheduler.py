@@ -34,6 +34,7 @@ from procq.retry import Backoff
 from procq.slots import DEFAULT_GROUP, ONE_CPU, need_refused
 
 if TYPE_CHECKING:
+    from procq.core.facts import Facts
     from procq.outcome import Outcome
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
@@ -134,6 +135,8 @@ class Scheduler:
         #: retries granted, late messages dropped
         self.retries = 0
         self.dropped_late = 0
+        #: takes down what happens, for those who listen to events; None: nobody does
+        self.facts: Facts | None = None
         self._next_seq = 0
         #: shutdown cuts the work short: nothing new becomes ready (contract E4, G1)
         self._cutting = False
@@ -177,6 +180,7 @@ class Scheduler:
             for task in tasks:
                 self._check_place(task)
         policy = self._policy
+        facts = self.facts
         for task in tasks:
             task.seq = self._next_seq
             self._next_seq += 1
@@ -188,6 +192,8 @@ class Scheduler:
             known[task.id] = task
             self.open += 1
             self.open_bytes += len(task.payload)
+            if facts is not None:
+                facts.submitted(task, now)
             if task.conditions is None:
                 task.status = _READY  # no move: it begins so
                 self.ready.push(task)
@@ -292,6 +298,8 @@ class Scheduler:
             else:
                 dependency.dependents.append(task)
         if conditions.unmet:
+            if self.facts is not None:
+                self.facts.blocked(task, now)
             return
         if _is_needed(task):
             self._release(task, now)
@@ -304,9 +312,13 @@ class Scheduler:
         if due is not None and now < due:
             self._move(task, _SCHEDULED)
             self.delayed.set(task.seq, due, task, task.seq)
+            if self.facts is not None:
+                self.facts.scheduled(task, due, now)
         else:
             self._move(task, _READY)
             self.ready.push(task)
+            if self.facts is not None:
+                self.facts.ready(task, now)
 
     # --- what runs next ------------------------------------------------------------------------
 
@@ -413,6 +425,8 @@ class Scheduler:
         """Number the attempt that begins, and note when."""
         task.fence += 1
         task.started_at = started_at
+        if self.facts is not None:
+            self.facts.begun(task, started_at)
         if task.first_started_at is None:
             task.first_started_at = started_at
             if task.conditions is not None and task.expires_at is not None:
@@ -436,6 +450,8 @@ class Scheduler:
                 self.expiring.set(task.seq, expires_at, task, task.seq)
         self._move(task, _READY)
         self.ready.push(task)
+        if self.facts is not None:
+            self.facts.returned(task, now)
 
     def next_due(self) -> float | None:
         """Return the next instant at which `advance` has something to do, or None."""
@@ -461,6 +477,8 @@ class Scheduler:
         while (task := self.delayed.pop_due(now)) is not None:
             self._move(task, _READY)
             self.ready.push(task)
+            if self.facts is not None:
+                self.facts.ready(task, now)
         while (gate := self.cooling.pop_due(now)) is not None:
             assert gate.circuit is not None, "it was open"
             gate.circuit.cool()
@@ -502,6 +520,9 @@ class Scheduler:
             return False
         task.ran = run
         task.value = value
+        facts = self.facts
+        if facts is not None:
+            facts.succeeded(task, value, run)
         if task.conditions is None and task.dependents is None and task.owner is not None and not task.explicit:
             # As `_end` would have it, for a task that nothing hangs on.
             task.status = _SUCCEEDED
@@ -510,6 +531,8 @@ class Scheduler:
             self.open_bytes -= len(task.payload)
             task.payload = b""
             self.settled.append(task)
+            if facts is not None:
+                facts.ended(task, now)
         else:
             self._end(task, _SUCCEEDED, now)
         return True
@@ -537,6 +560,8 @@ class Scheduler:
         if trouble.history is None:
             trouble.history = []
         trouble.history.append((task.attempt, ended))
+        if self.facts is not None:
+            self.facts.failed(task, ended)
         if ended.outcome == "cancelled":
             self._end(task, _CANCELLED, now, cause="cancelled")
         else:
@@ -611,9 +636,13 @@ class Scheduler:
         if delay_s > 0:
             self._move(task, _SCHEDULED)
             self.delayed.set(task.seq, now + delay_s, task, task.seq)
+            if self.facts is not None:
+                self.facts.scheduled(task, now + delay_s, now)
         else:
             self._move(task, _READY)
             self.ready.push(task)
+            if self.facts is not None:
+                self.facts.ready(task, now)
 
     def _fail(self, task: Task, ended: Ended, now: float) -> None:
         """End a task FAILED and keep its dead letter (D7, F6)."""
@@ -684,6 +713,8 @@ class Scheduler:
         if conditions is not None and conditions.expires_at is not None:
             self.expiring.discard(task.seq)
         self.settled.append(task)
+        if self.facts is not None:
+            self.facts.ended(task, now)
         if status is _FAILED:
             for gone in self.letters.add(task, now):
                 self._forget(gone)
@@ -806,6 +837,8 @@ class Scheduler:
         self.open_bytes += len(task.payload)
         self._ends[task.status] -= 1
         task.status = _BLOCKED
+        if self.facts is not None:
+            self.facts.replayed(task, now)
         self._attach(task, now)
 
     def purge(self, tasks: Iterable[Task]) -> int:

@@ -52,6 +52,9 @@ class Ready(Protocol):
     def returned(self, task: Task) -> None:
         """A task that was popped has not begun after all."""
 
+    def shut(self) -> Iterator[Task]:
+        """Yield the most urgent task of each type whose gate is shut, of each group and level."""
+
     def check_invariants(self) -> None:
         """Assert that everything stands where it should; O(n), for tests."""
 
@@ -152,6 +155,10 @@ class FairLanes:
         level = self._level(task)
         self._clocks[level] -= self._policy.strides[level]
 
+    def shut(self) -> Iterator[Task]:
+        """Yield the most urgent task of each type whose gate is shut, of each level."""
+        return chain.from_iterable(lanes.shut() for lanes in self._levels)
+
     def _level(self, task: Task) -> int:
         return self._policy.level(task.rules.priority)
 
@@ -216,6 +223,10 @@ class GroupedLanes:
     def returned(self, task: Task) -> None:
         """A task that was popped has not begun after all."""
         self._by_group[task.rules.group].returned(task)
+
+    def shut(self) -> Iterator[Task]:
+        """Yield the most urgent task of each type whose gate is shut, of each group."""
+        return chain.from_iterable(lanes.shut() for lanes in self._by_group.values())
 
     def check_invariants(self) -> None:
         """Assert that everything stands where it should; O(n), for tests."""

@@ -17,6 +17,10 @@ from procq.parcel import Payload
 #: Why an attempt is stopped; also the outcome it then has, unless it finished first.
 StopReason = Literal["cancelled", "interrupted"]
 
+#: Why a worker's process has ended: it had made enough attempts or held too much memory after one; there were
+#: too many; it died; its attempt was stopped, for one of three reasons; the queue is over; it never got ready.
+Departure = Literal["recycled", "resize", "crash", "timeout", "memory", "cancelled", "shutdown", "start"]
+
 
 class Input(Protocol):
     """A dependency that has succeeded."""
@@ -79,8 +83,15 @@ class Host(Protocol):
     def check_whole(self) -> None:
         """Raise `EngineError` if the host cannot go on; to be called first whenever the lock was taken anew."""
 
+    @property
+    def wants_places(self) -> bool:
+        """Whether somebody wants to know where attempts begin; the same as long as the host lives."""
+
     def began(self, attempt: Attempt, at: float) -> None:
         """An attempt that was sent ahead has begun at this instant."""
+
+    def placed(self, attempt: Attempt, worker_id: int, pid: int) -> None:
+        """The attempt that was started, or has begun, just now is with this worker; only if `wants_places`."""
 
     def ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
         """An attempt has ended."""
@@ -97,8 +108,17 @@ class Host(Protocol):
     def progressed(self, attempt: Attempt, done: float, total: float) -> None:
         """A running attempt said how far it is."""
 
-    def logged(self, handle: Callable[[], object]) -> None:
-        """Something was logged in an attempt: have `handle()` called soon, in a thread for user code."""
+    def logged(self, handle: Callable[[], object], parts: Mapping[str, object]) -> None:
+        """Something was logged in an attempt: have `handle()` called soon, in a thread for user code.
+
+        What it was is in `parts`, named as in a `LogRecord`, with `task_id` and `attempt`.
+        """
+
+    def worker_started(self, worker_id: int, pid: int) -> None:
+        """A worker's process was started; it is not ready yet."""
+
+    def worker_ended(self, worker_id: int, pid: int, reason: Departure) -> None:
+        """A worker's process has ended, and what it ran has been reported."""
 
     def next_due(self) -> float | None:
         """Return when `tick` must be called next if nothing happens before; None: never."""

@@ -25,7 +25,7 @@ from procq.engine.local.group import Group
 from procq.engine.local.lookout import Lookout
 from procq.engine.local.machine import usable_cpus
 from procq.engine.local.roster import State, Worker
-from procq.engine.protocol import Host
+from procq.engine.protocol import Departure, Host
 from procq.errors import WorkerStartError
 from procq.log import ERROR, WARNING, Logger
 from procq.outcome import Ended, class_names
@@ -168,7 +168,9 @@ class Crew:
             group.staffing.born(len(group.workers))
             self._lookout.add(worker)
             self._lookout.set_timer(worker, "start", time.monotonic() + self._start_timeout_s, self._start_late)
+            host.worker_started(worker_id, worker.pid)
             if self.is_closing:
+                worker.departure = "shutdown"
                 self.kill(worker)
 
     def _spawn_refused(self, host: Host, group: Group, error: WorkerStartError) -> None:
@@ -220,8 +222,9 @@ class Crew:
 
     # --- ends ----------------------------------------------------------------------------------
 
-    def let_go(self, worker: Worker) -> None:
+    def let_go(self, worker: Worker, why: Departure = "resize") -> None:
         """Tell a worker that runs nothing to leave."""
+        worker.departure = why
         if worker in worker.group.idle:
             worker.group.idle.remove(worker)
         worker.state = State.LEAVING
@@ -264,9 +267,11 @@ class Crew:
         self.end_births()
         for worker in list(self.workers.values()):
             if at_once or worker.state is not State.IDLE:
+                if worker.departure is None and worker.state is not State.DYING:
+                    worker.departure = "shutdown"
                 self.kill(worker)
             else:
-                self.let_go(worker)
+                self.let_go(worker, "shutdown")
         self._wake()
 
     def abandon(self, host: Host) -> None:
@@ -278,6 +283,8 @@ class Crew:
                 group.workers.clear()
                 group.idle.clear()
                 group.roomy.clear()
+            for worker in workers:
+                host.worker_ended(worker.id, worker.pid, "shutdown")
         for worker in workers:
             worker.process.abandon()
 

@@ -103,6 +103,8 @@ class LocalEngine:
         capture: bool = False,
     ) -> None:
         self._host: Host | None = None
+        #: whether the host wants to know where attempts begin
+        self._tells_places = False
         self._loop = Loop()
         self._lookout = Lookout(self._loop, read=self._read, transferred=self._transfer_done, died=self._died)
         self._crew = Crew(
@@ -161,6 +163,7 @@ class LocalEngine:
         if self._crew.is_closing:
             raise WorkerStartError("the start of this queue was interrupted, say by Ctrl-C; make a new Queue")
         self._host = host
+        self._tells_places = host.wants_places
         try:
             self._drive.start(host)
         except (OSError, RuntimeError) as error:
@@ -317,6 +320,8 @@ class LocalEngine:
         worker.bulky = False
         worker.is_told = True
         attempt.place = worker
+        if self._tells_places:
+            self._require_host().placed(attempt, worker.id, worker.pid)
         if worker.output is not None:
             worker.output.begin()
         if worker.state is State.DYING:  # all that is left to know is how the attempt ended
@@ -572,7 +577,7 @@ class LocalEngine:
         worker.state = State.IDLE
         is_used_up = worker.left <= 0 or (self._weighing is not None and self._weighing.has_stayed_heavy(worker))
         if is_used_up or worker.group.too_many():
-            self._crew.let_go(worker)
+            self._crew.let_go(worker, "recycled" if is_used_up else "resize")
         else:
             worker.group.idle.append(worker)
 
@@ -670,6 +675,7 @@ class LocalEngine:
     def _return_running(self, worker: Worker) -> None:
         """Give what a worker was to run, and has not begun, back to the host."""
         if worker.bulky:  # what is left of it would have to be sent and read for nothing
+            worker.departure = worker.departure or "recycled"
             self._crew.kill(worker)
         attempt = self._unassign(worker)
         if attempt is not None:
@@ -707,6 +713,7 @@ class LocalEngine:
         leave = worker.process.reap() or birth.Exit()
         self._crew.bury(worker)
         self._blame(worker, leave, never_began=never_began)
+        self._require_host().worker_ended(worker.id, worker.pid, worker.why_gone(was_ready=state is not State.STARTING))
         self._crew.mind_death(self._require_host(), worker, state, leave)
 
     def _read_rest(self, worker: Worker) -> None:

@@ -76,7 +76,7 @@ class Intake:
         if not worker.log_held and worker.log_read - worker.log_handled > BACKLOG_BYTES:
             worker.log_held = True
             self._watch_stream(worker)
-        host.logged(partial(self._handle, host, worker, message))
+        host.logged(partial(self._handle, host, worker, message), message.parts)
 
     def _handle(self, host: "Host", worker: "Worker", message: wire.Record) -> None:
         """Have a record handled; called in the host's thread for that, without the lock."""

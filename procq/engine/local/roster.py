@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 from procq.engine.local import wire
 from procq.engine.local.birth import WorkerProcess
 from procq.engine.local.pace import UNKNOWN_S
-from procq.engine.protocol import Attempt
+from procq.engine.protocol import Attempt, Departure
 
 if TYPE_CHECKING:
     from procq.engine.local.group import Group
@@ -29,6 +29,11 @@ LONG_S: Final = 0.005
 #: Behind one that is expected to last longer than this nothing does, nor if that is unknown: an idle gap
 #: of 100 us after each attempt is 0.2 % of this.
 SPAN_S: Final = 0.050
+
+#: Why a worker ends whose attempt is stopped for this.
+_BY_STOPPING: "Final[dict[Outcome, Departure]]" = {
+    "timeout": "timeout", "memory": "memory", "cancelled": "cancelled", "interrupted": "shutdown",
+}  # fmt: skip
 
 
 class State(StrEnum):
@@ -52,10 +57,10 @@ class Worker:
     """One worker as the engine sees it."""
 
     __slots__ = (
-        "ahead", "begun_at", "bulky", "channel", "depth", "dropping", "expected_s", "fault", "fence", "group",
-        "heavy", "held_bytes", "id", "inbox", "is_forgetting", "is_told", "left", "log_handled", "log_held", "log_read",
-        "outbox", "outdated", "output", "pid", "process", "running", "running_s", "shares", "speaking", "start_error",
-        "start_late", "state", "stopping", "stream_mask", "weighed",
+        "ahead", "begun_at", "bulky", "channel", "departure", "depth", "dropping", "expected_s", "fault", "fence",
+        "group", "heavy", "held_bytes", "id", "inbox", "is_forgetting", "is_told", "left", "log_handled", "log_held",
+        "log_read", "outbox", "outdated", "output", "pid", "process", "running", "running_s", "shares", "speaking",
+        "start_error", "start_late", "state", "stopping", "stream_mask", "weighed",
     )  # fmt: skip
 
     def __init__(self, worker_id: int, process: WorkerProcess, left: float, group: "Group") -> None:
@@ -111,6 +116,8 @@ class Worker:
         self.stopping: Outcome | None = None
         #: what is wrong with the worker itself, if we ended it for that
         self.fault: str | None = None
+        #: why it is let go of, or killed though nothing is wrong with it
+        self.departure: Departure | None = None
         #: why it did not become ready
         self.start_error: wire.StartFailed | None = None
         self.start_late = False
@@ -121,6 +128,14 @@ class Worker:
         self.log_read = self.log_handled = 0
         #: nothing is read from it until more of them are handled
         self.log_held = False
+
+    def why_gone(self, *, was_ready: bool) -> "Departure":
+        """Say why its process has ended, now that it has."""
+        if self.stopping is not None:
+            return _BY_STOPPING.get(self.stopping, "crash")
+        if self.departure is not None and self.fault is None:
+            return self.departure
+        return "crash" if was_ready and self.start_error is None and not self.start_late else "start"
 
     def has_room(self, share: int) -> bool:
         """Whether one more attempt may wait here, if no worker shall hold more than `share`."""

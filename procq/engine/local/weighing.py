@@ -93,7 +93,7 @@ class Weighing:
         is_same = worker.running is attempt and worker.fence == fence
         if worker.state is State.IDLE:
             if worker.weighed and attempt is None and memory.is_heavy(load):
-                self._crew.let_go(worker)
+                self._crew.let_go(worker, "recycled")
         elif worker.state in {State.BUSY, State.STOPPING} and memory.is_heavy(load):
             worker.heavy = True
             worker.group.roomy.pop(worker, None)
