@@ -97,8 +97,8 @@ class Events:
     """
 
     __slots__ = (
-        "_batches", "_done", "_errors", "_given", "_is_called", "_is_closed", "_listener", "_makers", "_now", "_offset",
-        "_room", "_run", "_seq", "_started_at", "_tells_logs", "_tells_progress", "_told_held", "_worker_ids", "facts",
+        "_batches", "_done", "_errors", "_is_called", "_is_closed", "_listener", "_makers", "_now", "_offset",
+        "_run", "_seq", "_started_at", "_tells_logs", "_tells_progress", "_told_held", "_worker_ids", "facts",
         "tells_held", "thread",
     )  # fmt: skip
 
@@ -114,14 +114,11 @@ class Events:
         #: system's clock makes anything look longer or shorter than it was
         self._offset = time.time() - self._started_at
         self._run = os.urandom(6).hex()
-        self.facts = Facts(WAITING_MAX, with_output=self._tells_logs)
+        self.facts = Facts(self._find_room, with_output=self._tells_logs)
         self.facts.keep(("run.started", self._started_at, workers))
-        #: what room the facts were given last
-        self._room = WAITING_MAX
-        #: facts that were taken, with what they weigh
+        #: facts that were taken, with what all until then weigh
         self._batches: deque[tuple[list[Fact], int]] = deque()
-        #: what all that was taken weighs, written under the lock; and what was told of it, by the thread
-        self._given = 0
+        #: what all weighs that was told; written by the thread alone
         self._done = 0
         #: whether the thread knows that there is something to be told
         self._is_called = False
@@ -190,26 +187,24 @@ class Events:
     def take(self) -> None:
         """Move what happened on to the thread: the last act before the lock is given up."""
         facts = self.facts
-        weight = self._room - facts.room
-        if not (weight or facts.dropped) or self._is_closed:
-            return
-        self._given += weight
-        waiting = self._given - self._done
-        self._room = facts.room = WAITING_MAX - waiting
-        if facts.dropped:
-            if waiting > _REOPEN_AT:
-                self._room = facts.room = min(self._room, 0)
-            else:
-                self._tell_dropped()
-        if facts.new:
+        if facts.new and not self._is_closed:
             new, facts.new = facts.new, []
-            self._batches.append((new, weight))
+            self._batches.append((new, facts.weight))
             if not self._is_called:
                 self._is_called = True
                 self.thread.put(self._tell_all)
 
+    def _find_room(self) -> bool:
+        """Return whether more facts may be taken down, and how many were not, if they may be again."""
+        facts, done = self.facts, self._done
+        if self._is_closed or facts.weight - done >= (_REOPEN_AT if facts.dropped else WAITING_MAX):
+            return False
+        facts.limit = done + WAITING_MAX
+        if facts.dropped:
+            self._tell_dropped()
+        return True
+
     def _tell_dropped(self) -> None:
-        """Say how many facts are missing before those that come now."""
         dropped, self.facts.dropped = self.facts.dropped, 0
         self.warn(f"on_event is too slow: {dropped} events were dropped")
 
@@ -221,7 +216,7 @@ class Events:
         facts.keep(("run.ended", now, counts, now - self._started_at, facts.cpu_s))
         self.take()
         self._is_closed = True
-        facts.room = 0
+        facts.limit = 0
         self.thread.close()
 
     # --- the thread ------------------------------------------------------------------------------
@@ -234,7 +229,7 @@ class Events:
                 facts, weight = batches.popleft()
                 for fact in facts:
                     self._tell_of(fact)
-                self._done += weight
+                self._done = weight
             self._is_called = False
             if not batches:
                 return

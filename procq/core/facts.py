@@ -8,6 +8,7 @@ elsewhere.
 Rule: a fact costs a tuple.  Where nobody listens there is no `Facts`, and it costs a look.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from procq.core.states import Status
@@ -34,35 +35,39 @@ class Facts:
     """Takes down facts, as long as there is room.
 
     Args:
+        find_room: Called when `limit` is reached: raises it, or returns False.
         with_output: Whether what attempts wrote is taken down too, where it was captured.
 
     Attributes:
         new: What happened since the driver last took it, in order.
-        room: How many more facts are taken down; below 1 they are only counted.
-        dropped: How many were not taken down.
+        weight: How many facts were taken down in all; one with long texts counts as more.
+        limit: From this weight on facts are only counted.
+        dropped: How many were, since somebody last said so.
         cpu_s: CPU time of all attempts that ended, those included that were not taken down.
     """
 
-    __slots__ = ("_with_output", "cpu_s", "dropped", "new", "room")
+    __slots__ = ("_find_room", "_with_output", "cpu_s", "dropped", "limit", "new", "weight")
 
-    def __init__(self, room: int, *, with_output: bool = False) -> None:
+    def __init__(self, find_room: Callable[[], bool], *, with_output: bool = False) -> None:
         self.new: list[Fact] = []
-        self.room = room
+        self.weight = 0
+        self.limit = 0
         self.dropped = 0
         self.cpu_s = 0.0
+        self._find_room = find_room
         self._with_output = with_output
 
     def note(self, fact: Fact) -> None:
         """Take down a fact, if there is room."""
-        if self.room > 0:
-            self.room -= 1
+        if self.weight < self.limit or self._find_room():
+            self.weight += 1
             self.new.append(fact)
         else:
             self.dropped += 1
 
     def keep(self, fact: Fact) -> None:
         """Take down a fact whether there is room or not: one of the few that all others are read by."""
-        self.room -= 1
+        self.weight += 1
         self.new.append(fact)
 
     # --- tasks ---------------------------------------------------------------------------------
@@ -155,5 +160,5 @@ class Facts:
 
     def weigh(self, *texts: str | None) -> None:
         """Count the texts of the last fact for what they take."""
-        if self.room > 0:
-            self.room -= sum(len(text) for text in texts if text is not None) // _TEXT_UNIT
+        if self.weight < self.limit:
+            self.weight += sum(len(text) for text in texts if text is not None) // _TEXT_UNIT

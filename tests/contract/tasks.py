@@ -148,6 +148,16 @@ def meet_and_fail(place: str) -> str:
     raise ValueError(meet(place))
 
 
+def progress(times: int) -> None:
+    """Say so many times how far this is."""
+    for done in range(1, times + 1):
+        procq.current().progress(done, times)
+
+
+def progress_without_end() -> None:
+    procq.current().progress(0, float("inf"))
+
+
 # --- errors ---
 
 

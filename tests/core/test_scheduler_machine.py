@@ -3,7 +3,7 @@
 The model knows no heaps, no counts of unmet dependencies and no lists of dependents: it looks at
 all tasks every time.  Properties that hold after each step: no task is lost or started twice, the
 order is exactly (priority, submission), nothing starts early, each end is told once and in order,
-and in the end every task has ended.
+whoever follows the events finds every task where it is, and in the end every task has ended.
 """
 
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core.hand import FixedRules
+from tests.support.story import Story, told_at_once
 
 from procq.core.scheduler import Scheduler
 from procq.core.states import TERMINAL, UNSUCCESSFUL, WAITING, Status
@@ -276,6 +277,9 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
             retention=RETENTION,
             dead_letters=DEAD_LETTERS,
         )
+        self.story = Story()
+        self.events = told_at_once(self.story, lambda: self.model.now)
+        self.scheduler.facts = self.events.facts
 
     def draw_entry(self, data: st.DataObject, entries: list[Entry]) -> Entry:
         """Choose one, the newest by preference, which is where a failing example shrinks to."""
@@ -530,6 +534,9 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         assert scheduler.settled == [entry.task for entry in model.settled], "each end is told once, in order"
         scheduler.settled.clear()
         model.settled.clear()
+        self.events.take()
+        self.story.check()
+        assert self.story.statuses == {entry.task.id: entry.status for entry in model.entries}, "events tell all"
 
     def teardown(self) -> None:
         """Whatever happened: if what can run does run, everything ends."""
