@@ -63,7 +63,7 @@ def test_an_attempt_that_began_and_ended_unseen_is_told_by_the_instants_at_which
     assert unseen, "most are"
     for event in unseen:
         record = records[event["id"]]
-        assert event["t"] == pytest.approx(record.ended_at + offset)
+        assert event["t"] == pytest.approx(record.ended_at + offset, abs=1e-5)
         assert event["run_s"] == record.run_s
 
 
