@@ -150,8 +150,7 @@ class Dispatcher:
     def held_back(self) -> Iterator[tuple[Task, Hold]]:
         """Tell which READY tasks are next in line and may not start, and why; not one for want of a free worker."""
         scheduler = self._scheduler
-        is_short = self._headroom is not None and self._headroom.was_short and scheduler.running
-        if self.paused or is_short:
+        if self.paused or (self.is_short_of_memory and scheduler.running):
             for group in self._places:
                 task = scheduler.next_ready(group)
                 if task is not None:

@@ -468,6 +468,19 @@ def test_B4_the_first_task_that_its_limit_holds_back_is_told(driver: Driver) -> 
     assert len({event["id"] for event in told_of}) == len(told_of), "each once"
 
 
+def test_D8_the_first_task_that_its_breaker_holds_back_is_told(driver: Driver) -> None:
+    story = Story()
+    breaker = {"flaky": procq.Breaker(failures=1, cool_down=60)}
+    queue = driver.started(on_event=(story, ["task.held"]), breaker=breaker)
+    queue.submit(procq.task(tasks.fail, type="flaky").spec()).wait()
+    held = [queue.submit(procq.task(tasks.echo, type="flaky").spec(number)) for number in range(2)]
+    queue.submit(tasks.echo, 1).wait()
+    queue.shutdown(mode="kill")
+    story.check()
+
+    assert [(event["id"], event["reason"]) for event in story.of("task.held")] == [(held[0].id, "breaker")]
+
+
 def test_H1_the_first_task_that_a_pause_holds_back_is_told(driver: Driver) -> None:
     story = Story()
     queue = driver.started(on_event=(story, ["task.held"]))

@@ -196,6 +196,20 @@ def test_D10_the_first_task_that_short_memory_holds_back_is_told(memory: Machine
     assert [(event["id"], event["reason"]) for event in story.of("task.held")][:1] == [(held[0].id, "memory")]
 
 
+def test_B9_the_task_that_waits_for_slots_is_told(tmp_path: Path) -> None:
+    story = Story()
+    gate = Gate(tmp_path)
+    with Queue(workers=2, on_event=(story, ["task.held"]), resources={"cpu": 2}) as queue:
+        queue.submit(tasks.pass_gate, gate.path)
+        gate.wait_begun()
+        big = queue.submit(task(tasks.echo, cpus=2).spec(1))
+        assert wait_until(lambda: bool(story.of("task.held")), PATIENCE_S)
+        gate.open()
+
+    story.check()
+    assert [(event["id"], event["reason"]) for event in story.of("task.held")] == [(big.id, "slots")]
+
+
 # --- a listener that cannot keep up ---
 
 
