@@ -29,14 +29,14 @@ class Story:
 
     Attributes:
         events: All that was told.
-        statuses: Where each task is by now, by its id.
+        statuses: Where each task is by now, by its id; None: it was submitted, or replayed, and nothing else.
         ends: How often each task has ended, by its id.
         errors: What could not be so; `check` raises the first.
     """
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
-        self.statuses: dict[str, Status] = {}
+        self.statuses: dict[str, Status | None] = {}
         self.ends: dict[str, int] = {}
         self.errors: list[AssertionError] = []
         #: which attempt runs, by the task's id
@@ -97,14 +97,15 @@ class Story:
         task_id = event["id"]
         if kind == "task.submitted":
             assert self.statuses.get(task_id, Status.FAILED) in TERMINAL, "its id was free"
-            self.statuses[task_id] = Status.BLOCKED
+            self.statuses[task_id] = None
             self.ends[task_id] = 0
             self._outcomes.pop(task_id, None)
             return
         was = self.statuses[task_id]
         match kind:
             case "task.blocked":
-                assert was is Status.BLOCKED, event
+                assert was is None, event
+                self.statuses[task_id] = Status.BLOCKED
             case "task.scheduled":
                 self._move(task_id, Status.SCHEDULED)
             case "task.ready":
@@ -115,7 +116,7 @@ class Story:
                 assert was is Status.READY, event
             case "task.replayed":
                 assert was in REVIVALS, event
-                self.statuses[task_id] = Status.BLOCKED
+                self.statuses[task_id] = None
                 self.ends[task_id] -= 1
             case "task.ended":
                 self._end(task_id, event)
@@ -152,7 +153,7 @@ class Story:
         assert self.ends[task_id] == 1, f"{event} a second time"
 
     def _move(self, task_id: str, status: Status) -> None:
-        was = self.statuses[task_id]
+        was = self.statuses[task_id] or Status.BLOCKED
         assert status in MOVES[was], f"{task_id} from {was} to {status}"
         assert was is not Status.RUNNING or task_id not in self._running, f"{task_id} leaves an attempt behind"
         self.statuses[task_id] = status
