@@ -7,6 +7,7 @@ import builtins
 import functools
 import importlib
 import inspect
+import json
 import os
 import pkgutil
 import re
@@ -14,7 +15,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from tests.support.pages import anchors, blocks, codes, headings, links, prose, rows, section
@@ -25,6 +26,7 @@ from procq.cli import parser
 from procq.cli.exits import Exit
 from procq.cli.signals import STOP_SIGNALS
 from procq.core.states import MOVES, REVIVALS, TERMINAL, Status
+from procq.events import OPT_IN
 from procq.spec import OptionArguments
 
 ROOT: Final = Path(__file__).parents[1]
@@ -321,6 +323,36 @@ def errors_of_the_code() -> dict[str, Listed]:
 
 def test_M_the_tree_of_errors_is_that_of_the_code() -> None:
     assert errors_of_the_page(text_of("reference/errors.md")) == errors_of_the_code()
+
+
+# --- reference: events ---------------------------------------------------------------------------
+
+EVENTS: Final = "reference/events.md"
+SCHEMA: Final = json.loads((ROOT / "procq" / "events.schema.json").read_text(encoding="utf-8"))
+
+
+def fields_of_the_schema(part: Any) -> list[str]:  # noqa: ANN401 - JSON
+    assert sorted(part["required"]) == sorted(part["properties"]), "every field is always there"
+    return [name for name in part["properties"] if name != "ev"]
+
+
+def test_every_kind_of_event_is_told_with_its_fields() -> None:
+    found = {codes(kind)[0]: codes(fields) for kind, fields, _ in rows(text_of(EVENTS), "Kinds")}
+
+    assert found == {kind: fields_of_the_schema(SCHEMA["$defs"][kind]) for kind in SCHEMA["properties"]["ev"]["enum"]}
+    assert [codes(row[0])[0] for row in rows(text_of(EVENTS), "In every event")] == list(SCHEMA["properties"])
+
+
+def test_every_word_that_a_field_of_an_event_may_be_is_told() -> None:
+    told = {codes(kind)[0]: set(re.findall(r'"(\w+)"', when)) for kind, _, when in rows(text_of(EVENTS), "Kinds")}
+
+    for kind in ("task.scheduled", "task.held", "task.ready", "worker.ended"):
+        words = set(SCHEMA["$defs"][kind]["properties"]["reason"]["enum"]) - {None}
+        assert told[kind] == words
+    assert set(SCHEMA["$defs"]["attempt.ended"]["properties"]["outcome"]["enum"]) == set(outcome.OUTCOMES)
+    assert {kind for kind, _, when in rows(text_of(EVENTS), "Kinds") if when.startswith("opt-in")} == {
+        f"`{kind}`" for kind in OPT_IN
+    }
 
 
 # --- reference: the command line -------------------------------------------------------------------
