@@ -1,14 +1,19 @@
 """What the stream of events says of workers, and a listener that cannot keep up (docs/reference/events.md)."""
 
+import os
+import random
+import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.engine.test_headroom import Machine, memory  # noqa: F401 - a fixture
+from tests.engine.test_threads import Storm, all_the_while
 from tests.support import log_tasks, memory_tasks, process_tasks as tasks
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
-from tests.support.looking import PATIENCE_S, pids, wait_idle
+from tests.support.looking import PATIENCE_S, engine_of, pids, wait_idle
 from tests.support.process_tasks import Gate
 from tests.support.story import Story
 
@@ -162,6 +167,35 @@ def test_D11_workers_that_cannot_start_are_told_and_warned_of() -> None:
     assert "workers cannot start, tried 3 times" in warning["text"]
     assert "no-database" in warning["text"]
     assert [event["status"] for event in story.of("task.ended")] == ["failed"]
+
+
+@pytest.mark.slow
+def test_D2_amid_a_storm_every_attempt_and_every_end_is_told(tmp_path: Path) -> None:
+    """Threads submit and cancel, workers are killed, the queue is paused and resized, all at once."""
+    story = Story()
+    chance = random.Random(1)
+    with Queue(workers=2, on_event=(story, ["task.held"])) as queue:
+        storm = Storm(queue, tmp_path / "log", seconds=2, threads=6)
+
+        def disturb() -> None:
+            with queue._supervisor.lock:
+                workers = list(engine_of(queue)._workers.values())
+                found = [worker.pid for worker in workers if worker.state in {"idle", "busy"}]
+                if found and chance.random() < 0.3:  # not buried yet, so that nobody else can have its number
+                    os.kill(chance.choice(found), signal.SIGKILL)
+            queue.resize(chance.randrange(1, 4))
+            queue.pause()
+            queue.resume()
+
+        with all_the_while(disturb, every_s=0.03):
+            storm.blow()
+
+    story.check()
+    handles = list(storm.handles.values())
+    assert len(handles) > 100
+    assert story.statuses == {handle.id: handle.status for handle in handles}
+    told = Counter((event["id"], event["outcome"]) for event in story.of("attempt.ended"))
+    assert told == Counter((handle.id, record.outcome) for handle in handles for record in handle.history)
 
 
 # --- what must be asked for ---
