@@ -15,7 +15,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import pytest
 from tests.support.pages import anchors, blocks, codes, headings, links, prose, rows, section
@@ -25,7 +25,11 @@ from procq import errors, outcome
 from procq.cli import parser
 from procq.cli.exits import Exit
 from procq.cli.signals import STOP_SIGNALS
+from procq.closing import Mode
+from procq.core.facts import Hold
 from procq.core.states import MOVES, REVIVALS, TERMINAL, Status
+from procq.core.task import Cause
+from procq.engine.protocol import Departure
 from procq.events import OPT_IN
 from procq.spec import OptionArguments
 
@@ -336,6 +340,20 @@ def fields_of_the_schema(part: Any) -> list[str]:  # noqa: ANN401 - JSON
     return [name for name in part["properties"] if name != "ev"]
 
 
+def words_of_the_schema(kind: str, field: str) -> set[str]:
+    return set(SCHEMA["$defs"][kind]["properties"][field]["enum"]) - {None}
+
+
+def test_the_schema_of_events_knows_every_word_of_the_code() -> None:
+    assert words_of_the_schema("attempt.ended", "outcome") == set(outcome.OUTCOMES)
+    assert words_of_the_schema("task.ended", "cause") == set(get_args(Cause))
+    assert words_of_the_schema("task.ended", "status") == {str(status) for status in TERMINAL}
+    assert words_of_the_schema("task.held", "reason") == set(get_args(Hold))
+    assert words_of_the_schema("worker.ended", "reason") == set(get_args(Departure))
+    assert words_of_the_schema("run.stopping", "mode") == set(get_args(Mode))
+    assert set(SCHEMA["$defs"]["status"]["enum"]) == {str(status) for status in Status}
+
+
 def test_every_kind_of_event_is_told_with_its_fields() -> None:
     found = {codes(kind)[0]: codes(fields) for kind, fields, _ in rows(text_of(EVENTS), "Kinds")}
 
@@ -347,9 +365,7 @@ def test_every_word_that_a_field_of_an_event_may_be_is_told() -> None:
     told = {codes(kind)[0]: set(re.findall(r'"(\w+)"', when)) for kind, _, when in rows(text_of(EVENTS), "Kinds")}
 
     for kind in ("task.scheduled", "task.held", "task.ready", "worker.ended"):
-        words = set(SCHEMA["$defs"][kind]["properties"]["reason"]["enum"]) - {None}
-        assert told[kind] == words
-    assert set(SCHEMA["$defs"]["attempt.ended"]["properties"]["outcome"]["enum"]) == set(outcome.OUTCOMES)
+        assert told[kind] == words_of_the_schema(kind, "reason")
     assert {kind for kind, _, when in rows(text_of(EVENTS), "Kinds") if when.startswith("opt-in")} == {
         f"`{kind}`" for kind in OPT_IN
     }
