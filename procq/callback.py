@@ -39,14 +39,19 @@ class CallbackThread:
         self._closed = False
         self._lock = threading.Lock()
 
-    def put(self, call: Callable[[], object]) -> None:
-        """Have a call made soon; never blocks for long.  The queue's lock is held."""
+    def put(self, call: Callable[[], object]) -> bool:
+        """Have a call made soon; never blocks for long.  The queue's lock is held.
+
+        Returns:
+            Whether there is a thread; else the next `put` tries again to start one.
+        """
         with self._lock:
             self._calls.put(call)
             if self._thread is None:
                 self._start_thread()
             if self._closed:  # a callback that was added after the end of the queue
                 self._calls.put(None)
+            return self._thread is not None
 
     def close(self) -> None:
         """Let the thread end after the calls that are due; the queue's lock is held."""

@@ -193,8 +193,9 @@ class Events:
             new, facts.new = facts.new, []
             self._batches.append((new, facts.weight))
             if not self._is_called:
-                self._is_called = True
-                self.thread.put(self._tell_all)
+                self._is_called = True  # before, as it may be done before `put` returns
+                if not self.thread.put(self._tell_all):
+                    self._is_called = False
 
     def _find_room(self) -> bool:
         """Return whether more facts may be taken down, and how many were not, if they may be again."""

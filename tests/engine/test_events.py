@@ -300,6 +300,29 @@ def test_long_texts_count_for_what_they_take(monkeypatch: pytest.MonkeyPatch) ->
     assert 10 < sum("xxx" in text for text in told) < 20, "each takes about 80 KB: its message, and its traceback"
 
 
+def test_a_thread_that_the_system_cannot_spare_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[str] = []
+    start = threading.Thread.start
+
+    def start_or_not(thread: threading.Thread) -> None:
+        if thread.name == "procq-events" and len(refused) < 3:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_not)
+    story = Story()
+    with Queue(workers=1, on_event=story) as queue:
+        handles = [queue.submit(tasks.echo, number) for number in range(5)]
+
+    story.check()
+    assert len(refused) == 3
+    assert "can't start new thread" in caplog.text
+    assert story.statuses == {handle.id: Status.SUCCEEDED for handle in handles}
+
+
 # --- nothing is left ---
 
 

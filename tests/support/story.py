@@ -163,8 +163,9 @@ class Story:
 class _AtOnce:
     """Stands in for the events' thread: calls at once."""
 
-    def put(self, call: Callable[[], object]) -> None:
+    def put(self, call: Callable[[], object]) -> bool:
         call()
+        return True
 
     def close(self) -> None:
         """Nothing is left."""
