@@ -14,6 +14,7 @@ from procq.core.scheduler import Scheduler
 from procq.core.task import Task
 from procq.engine.headroom import Headroom
 from procq.engine.protocol import Engine, Places
+from procq.slots import DEFAULT_GROUP
 
 
 @final
@@ -26,12 +27,14 @@ class Dispatcher:
         headroom: As `Supervisor`.
     """
 
-    __slots__ = ("_engine", "_headroom", "_places", "_scheduler", "closed", "paused")
+    __slots__ = ("_engine", "_headroom", "_only", "_places", "_scheduler", "closed", "paused")
 
     def __init__(self, scheduler: Scheduler, engine: Engine, headroom: Headroom | None) -> None:
         self._scheduler = scheduler
         self._engine = engine
         self._places = engine.places
+        #: where, if there is but one group: to ask for each takes as long as all the rest
+        self._only = engine.places[DEFAULT_GROUP] if len(engine.places) == 1 else None
         self._headroom = headroom
         #: the user wants nothing new to start
         self.paused = False
@@ -43,13 +46,17 @@ class Dispatcher:
         if self.paused or self.closed:
             return
         scheduler = self._scheduler
-        if not (scheduler.ready or scheduler.ahead):
+        backlog = len(scheduler.ready) + len(scheduler.ahead)
+        if not backlog:
             return
         if self._headroom is not None and self._headroom.is_short(now):
             self._start_alone(now)
             return
         if scheduler.counts_slots:
             self._hand_out_slots(now)
+        elif self._only is not None:
+            self._only.foresee(backlog)
+            self._hand_out(DEFAULT_GROUP, self._only, now)
         elif self._engine.manual:  # one place for all groups
             self._start_first(now)
         else:
@@ -110,9 +117,8 @@ class Dispatcher:
         engine = self._engine
         while True:
             task = scheduler.next_ready(group)
-            ahead = scheduler.count_ahead(group)
             if task is None:
-                if ahead and places.idle:
+                if places.idle and scheduler.count_ahead(group):
                     # A worker idles while a task waits behind another one: move it there (B8).
                     self.take_back(scheduler.first_ahead(group), now)
                     continue
@@ -123,7 +129,7 @@ class Dispatcher:
             elif places.roomy and self._may_go_ahead(task):
                 scheduler.send_ahead(task)
                 engine.send_ahead(task)
-            elif ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
+            elif scheduler.ahead and (less_urgent := scheduler.overtaken_by(task)) is not None:
                 self.take_back(less_urgent, now)
                 if places.roomy and not self._may_go_ahead(task) and not places.idle:
                     return  # it cannot be sent ahead: the worker that ends first takes it
@@ -184,15 +190,19 @@ class Dispatcher:
         read here may have brought as well.
         """
         scheduler = self._scheduler
-        if (scheduler.ready or scheduler.ahead) and any(
-            places.growing and scheduler.backlog(group) for group, places in self._places.items()
-        ):
+        if (scheduler.ready or scheduler.ahead) and self._may_grow():
             self._engine.wake()
         elif scheduler.has_timers and (due := scheduler.next_due()) is not None:
             self._engine.wake(due)
         look_at = self.look_at()
         if look_at is not None:
             self._engine.wake(look_at)
+
+    def _may_grow(self) -> bool:
+        """Whether more workers may be started for what is READY."""
+        if self._only is not None:
+            return self._only.growing
+        return any(places.growing and self._scheduler.backlog(group) for group, places in self._places.items())
 
     def look_at(self) -> float | None:
         """Return when to look whether there is memory again for what is held back; None: nothing is."""

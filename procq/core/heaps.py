@@ -22,34 +22,34 @@ class TimerHeap(Generic[Item]):
     Equal instants come out in the order of `rank`.
     """
 
-    __slots__ = ("_heap", "_live", "_pushed")
+    __slots__ = ("_heap", "_pushed", "live")
 
     def __init__(self) -> None:
-        #: (instant, rank, push number, key); stale unless `_live` still names the push number
+        #: (instant, rank, push number, key); stale unless `live` still names the push number
         self._heap: list[tuple[float, int, int, Hashable]] = []
-        #: all and only items that are waiting, with their push number
-        self._live: dict[Hashable, tuple[int, float, Item]] = {}
+        #: all and only items that are waiting, by key, with push number and instant
+        self.live: dict[Hashable, tuple[int, float, Item]] = {}
         self._pushed = 0
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self.live)
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._live
+        return key in self.live
 
     def __iter__(self) -> Iterator[Item]:
-        return (item for _, _, item in self._live.values())
+        return (item for _, _, item in self.live.values())
 
     def set(self, key: Hashable, at: float, item: Item, rank: int = 0) -> None:
         """Have `item` come out at `at`, instead of any earlier setting under the same key."""
         self._pushed += 1
-        self._live[key] = (self._pushed, at, item)
+        self.live[key] = (self._pushed, at, item)
         heappush(self._heap, (at, rank, self._pushed, key))
         self._compact()
 
     def discard(self, key: Hashable) -> Item | None:
         """Forget what is set under the key, and return it; None if there is nothing."""
-        held = self._live.pop(key, None)
+        held = self.live.pop(key, None)
         if held is None:
             return None
         self._compact()
@@ -57,7 +57,7 @@ class TimerHeap(Generic[Item]):
 
     def at(self, key: Hashable) -> float | None:
         """Return when what is set under the key comes out; None if there is nothing."""
-        held = self._live.get(key)
+        held = self.live.get(key)
         return None if held is None else held[1]
 
     def next_at(self) -> float | None:
@@ -73,16 +73,16 @@ class TimerHeap(Generic[Item]):
         if at is None or now < at:
             return None
         key = heappop(self._heap)[3]
-        item = self._live.pop(key)[2]
+        item = self.live.pop(key)[2]
         self._compact()
         return item
 
     def _compact(self) -> None:
         """Rebuild the heap once stale entries outnumber live ones."""
-        if len(self._heap) > 2 * len(self._live) + SLACK:
+        if len(self._heap) > 2 * len(self.live) + SLACK:
             self._heap = [entry for entry in self._heap if self._is_live(entry)]
             heapify(self._heap)
 
     def _is_live(self, entry: tuple[float, int, int, Hashable]) -> bool:
-        held = self._live.get(entry[3])
+        held = self.live.get(entry[3])
         return held is not None and held[0] == entry[2]

@@ -467,7 +467,7 @@ class Scheduler:
     @property
     def has_timers(self) -> bool:
         """Whether `next_due` has anything to look at."""
-        return bool(self.delayed or self.expiring or self.cooling)
+        return bool(self.delayed.live or self.expiring.live or self.cooling.live)
 
     def advance(self, now: float) -> None:
         """Expire what had to start before `now`, then make ready what is due (`now >= due`), and let probes through."""
