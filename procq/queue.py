@@ -40,6 +40,7 @@ from procq.draft import draft_all, pickle_call, pickle_initializer
 from procq.engine.headroom import Headroom
 from procq.engine.local.machine import available_memory, quarter_of_memory, total_memory, usable_cpus
 from procq.errors import UnknownTaskError, UsageError
+from procq.halting import FailureLimit, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
@@ -52,6 +53,8 @@ from procq.supervisor import Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds, size_bytes
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from procq.engine.protocol import Engine
     from procq.events import OnEvent
     from procq.mapping import Results
@@ -166,6 +169,16 @@ class Queue:
             charged to nobody.  None: as `max_memory_per_worker`.
         min_free_memory: While less is available on the machine, or in the cgroup of this program,
             no attempt starts unless none runs.  None: memory is not looked at.
+        max_failures: The queue halts as soon as so many tasks have ended FAILED, or, given a share such
+            as "5%", as soon as they are so much of those that ended SUCCEEDED or FAILED, which is
+            judged once 20 have, and again at the end.  What halts it starts no other task any more;
+            so nothing that could begin after it is sent ahead to a busy worker, which costs
+            throughput where tasks are tiny.  Retries and cancelled tasks are no failures (contract G6).
+        on_failure: How it then halts: "finish" lets what runs end, without retries; "kill" asks that to
+            stop as well, and kills it after `kill_grace`.
+        deadline: A duration from `start()`, or a `datetime`, turned into a duration once, at `start()`.
+            Then nothing more starts, what runs is asked to stop and killed after `kill_grace`, and
+            all the rest ends CANCELLED.
         kill_grace: From asking a task to stop until its process group is killed.
         start_timeout: A worker that is not ready by then, initializer included, is killed.
         capture: Whether what each attempt writes to standard output and standard error, its
@@ -206,6 +219,9 @@ class Queue:
         max_memory_per_worker: Size | None = None,
         recycle_memory: Size | None = None,
         min_free_memory: Size | None = None,
+        max_failures: int | str | None = None,
+        on_failure: OnFailure = "finish",
+        deadline: "Duration | datetime | None" = None,
         kill_grace: Duration = 1,
         start_timeout: Duration = 60,
         capture: bool = False,
@@ -218,6 +234,8 @@ class Queue:
             raise UsageError("procq does not run on Windows yet (Linux; macOS best effort); use WSL")
         if not isinstance(capture, bool):
             raise UsageError(f"capture={capture!r}: must be True or False")
+        if on_failure not in {"finish", "kill"}:
+            raise UsageError(f"on_failure={on_failure!r}: must be 'finish' or 'kill'")
         listener = None
         if on_event is not None:
             from procq.events import Events, as_listener  # noqa: PLC0415 - only listeners pay for it
@@ -284,12 +302,16 @@ class Queue:
             max_pending_bytes=_checked_byte_bound(max_pending_bytes),
             headroom=headroom,
             events=None if listener is None else Events(listener, now=chosen.now, workers=self.workers),
+            max_failures=None if max_failures is None else FailureLimit(max_failures),
+            on_failure=on_failure,
+            deadline=None if deadline is None else RunDeadline(deadline),
         )
         self._mind_slots()
         self._numbers = self._supervisor.offspring.numbers
         self._free_id = self._supervisor.offspring.free_id
         #: why no items of a `map` may share a task; empty if they may
-        self._alone_because = "" if max_tasks_per_worker is None else "max_tasks_per_worker counts single items"
+        counting = {"max_tasks_per_worker": max_tasks_per_worker, "max_failures": max_failures}
+        self._alone_because = next((f"{name} counts single items" for name, n in counting.items() if n is not None), "")
         self._started_at: float | None = None
         #: what a spec was submitted as; as long as the spec lives, it is a grip on the task
         self._by_spec: weakref.WeakKeyDictionary[TaskSpec[Any], Handle[Any]] = weakref.WeakKeyDictionary()
@@ -332,7 +354,7 @@ class Queue:
 
     def __del__(self) -> None:
         supervisor = getattr(self, "_supervisor", None)
-        if supervisor is None or supervisor.forked or supervisor.closing or not supervisor.in_use:
+        if supervisor is None or supervisor.forked or supervisor.is_attended or not supervisor.in_use:
             return
         supervisor.abandon()
         warnings.warn(
@@ -347,7 +369,9 @@ class Queue:
 
     def __repr__(self) -> str:
         supervisor = self._supervisor
-        life = "shut down, " if supervisor.closing else "" if supervisor.opened else "not started, "
+        life = "" if supervisor.opened else "not started, "
+        if supervisor.closing:
+            life = "halted, " if supervisor.halted else "shut down, "
         parts = ", ".join(f"{number} {name}" for name, number in self._groups.items())
         by_group = f" ({parts})" if len(self._groups) > 1 else ""
         return f"<Queue {life}{self.workers} workers{by_group}, {supervisor.waiting()} waiting>"
@@ -443,7 +467,7 @@ class Queue:
             UnknownDependencyError: A dependency is not known (any more).
             UnknownHandlerError: No handler has the spec's type.
             QueueFullError: No room, and the call must not wait (any longer).
-            QueueClosedError: Shutdown has begun, or this is a forked child.
+            QueueClosedError: Shutdown has begun, the queue has halted, or this is a forked child.
             EngineError: Attempts cannot be run: workers cannot start, or the queue had to be killed.
             UsageError: This is no function and no spec, or the queue has no such group of workers.
         """
@@ -722,7 +746,7 @@ class Queue:
 
         Raises:
             UnknownTaskError: No task has this id (any more).
-            QueueClosedError: Shutdown has begun.
+            QueueClosedError: Shutdown has begun, or the queue has halted.
         """
         self._supervisor.check_usable()
         which = self._filtered(which)
@@ -905,7 +929,7 @@ def _kill_at_exit() -> None:
     """Kill what was not shut down, so that nothing outlives the program (contract G4)."""
     for supervisor in live_supervisors():
         with suppress(Exception):
-            cut_off = [] if supervisor.closing else supervisor.shutdown("kill", 0).cut_off
+            cut_off = [] if supervisor.is_attended else supervisor.shutdown("kill", 0).cut_off
             if cut_off:
                 logger.log(
                     WARNING,

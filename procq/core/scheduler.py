@@ -26,7 +26,7 @@ from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict, WeightedFair
 from procq.core.shares import Key, ready_lanes
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
-from procq.core.task import CapturedRun, Cause, Run, Task
+from procq.core.task import CapturedRun, Cause, CutCause, Run, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError, UsageError
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
@@ -138,13 +138,17 @@ class Scheduler:
         #: takes down what happens, for those who listen to events; None: nobody does
         self.facts: Facts | None = None
         self._next_seq = 0
-        #: shutdown cuts the work short: nothing new becomes ready (contract E4, G1)
-        self._cutting = False
+        #: why the work is cut short, so that nothing new becomes ready (contract E4, G1, G6); None: it is not
+        self._cutting: CutCause | None = None
 
     @property
     def waiting(self) -> int:
         """How many tasks have not ended and do not run."""
         return self.open - len(self.running)
+
+    def ended_as(self, status: Status) -> int:
+        """How many tasks are in a terminal state, those included that are forgotten."""
+        return self._ends[status]
 
     @property
     def counts(self) -> dict[Status, int]:
@@ -263,8 +267,8 @@ class Scheduler:
             return False
         self.accept(tasks, now)
         self.end(parent, fence, ended, now)
-        if self._cutting:
-            self._cut(tasks, now)
+        if self._cutting is not None:
+            self._cut(tasks, now, self._cutting)
         return True
 
     def _refuse_duplicates(self, tasks: Sequence[Task]) -> None:
@@ -439,8 +443,8 @@ class Scheduler:
             self._count_end(task)
             self._learn(task, None, now)
             self.ready.returned(task)
-        if self._cutting:
-            self._end(task, _CANCELLED, now, cause="shutdown")
+        if self._cutting is not None:
+            self._end(task, _CANCELLED, now, cause=self._cutting)
             return
         task.started_at = None
         if not task.history:
@@ -628,9 +632,9 @@ class Scheduler:
         return (self._backoff if backoff is None else backoff).delay(task.failures, self._draw())
 
     def _retry(self, task: Task, delay_s: float, now: float) -> None:
-        """Put a task back; when shutdown cuts the work short, cancel it instead (G1, G2)."""
-        if self._cutting:
-            self._end(task, _CANCELLED, now, cause="shutdown")
+        """Put a task back; when the work is cut short, cancel it instead (G1, G2)."""
+        if self._cutting is not None:
+            self._end(task, _CANCELLED, now, cause=self._cutting)
             return
         self.retries += 1
         if delay_s > 0:
@@ -754,24 +758,24 @@ class Scheduler:
         self._end(task, _CANCELLED, now, cause="cancelled")
         return "cancelled"
 
-    def cut_off(self, now: float) -> list[Task]:
+    def cut_off(self, now: float, cause: CutCause = "shutdown") -> list[Task]:
         """Cancel everything that waits, and retry nothing from now on (contract G1).
 
         What was sent ahead must be taken back, or started, by the driver first.  Returns what it
-        cancelled, in order of submission.
+        cancelled, in order of submission.  May be called again, for another cause from then on.
         """
-        self._cutting = True
+        self._cutting = cause
         waiting = sorted((task for task in self.tasks.values() if task.status in WAITING), key=_by_seq)
-        self._cut(waiting, now)
+        self._cut(waiting, now, cause)
         return waiting
 
-    def _cut(self, tasks: Sequence[Task], now: float) -> None:
-        """Cancel those of some tasks that wait, for a shutdown."""
-        # Dependents first, so that each is cancelled for the shutdown, not for its dependency.
+    def _cut(self, tasks: Sequence[Task], now: float, cause: CutCause) -> None:
+        """Cancel those of some tasks that wait, for a shutdown or a halt."""
+        # Dependents first, so that each is cancelled for that, not for its dependency.
         for task in reversed(tasks):
             if task.status in WAITING:
                 self._leave(task)
-                self._end(task, _CANCELLED, now, cause="shutdown")
+                self._end(task, _CANCELLED, now, cause=cause)
 
     def fail_waiting(self, ended: Ended, now: float) -> None:
         """End everything READY or SCHEDULED as FAILED: attempts cannot be run at all (D11).

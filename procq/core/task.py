@@ -25,8 +25,10 @@ Run = tuple[float, float, int | None, float, int]
 #: Likewise, where what it wrote is captured; then stdout and stderr.
 CapturedRun = tuple[float, float, int | None, float, int, str | None, str | None]
 
+#: Why all the work is cut short: by a shutdown, or because the queue halted by itself.
+CutCause = Literal["shutdown", "max_failures", "deadline"]
 #: Why a task is CANCELLED.
-Cause = Literal["cancelled", "shutdown", "expired", "dependency", "not needed"]
+Cause = Literal["cancelled", "expired", "dependency", "not needed"] | CutCause
 
 
 class Rules(Protocol):

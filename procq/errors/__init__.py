@@ -104,7 +104,7 @@ class PayloadError(UsageError, TypeError):
 
 
 class QueueClosedError(UsageError, RuntimeError):
-    """The queue takes no more work: `shutdown` began, or this is not its process (contract C7)."""
+    """The queue takes no more work: `shutdown` began, it has halted, or this is not its process (contract C7, G6)."""
 
 
 class QueueFullError(UsageError, RuntimeError):
