@@ -4,7 +4,7 @@ Decides whether it is time, and says so in words; what a halt does is closing.py
 """
 
 import re
-from typing import TYPE_CHECKING, Final, Literal, final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
 from procq.units import UnitError, count, is_datetime, seconds
 
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 Halt = Literal["max_failures", "deadline"]
 #: How a queue is halted by failures.
 OnFailure = Literal["finish", "kill"]
+
+
+class Halted(NamedTuple):
+    """The message that a queue has halted by itself."""
+
+    why: Halt
+    how: OnFailure  #: a deadline always kills
+    running: int  #: how many attempts ran at that moment
+
 
 #: A share is judged from so many tasks on.  Of fewer, a single failure is more than 5 %, the share that
 #: people mostly give; so one mishap among the first tasks does not end a long run.

@@ -32,7 +32,7 @@ from procq.engine.headroom import Headroom
 from procq.engine.protocol import Attempt, Departure, Engine
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError, WorkerStartError
 from procq.fork import live, register
-from procq.halting import DEADLINE_TOLD, FailureLimit, Halt, OnFailure, RunDeadline
+from procq.halting import DEADLINE_TOLD, FailureLimit, Halt, Halted, OnFailure, RunDeadline
 from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
 from procq.lock import FORKED, LostLock, Milestone, QueueLock, refuse_nested_call
 from procq.offspring import Offspring
@@ -124,7 +124,7 @@ class Supervisor:
         #: the instant of that; never before the start, nor after it has come
         self._ends_at = inf
         #: told in the thread of callbacks when the queue has halted by itself
-        self.halt_listeners: list[Callable[[Halt], object]] = []
+        self.halt_listeners: list[Callable[[Halted], object]] = []
         self.room = Room(
             scheduler, engine, self.callbacks, max_pending=max_pending, max_pending_bytes=max_pending_bytes
         )
@@ -663,19 +663,21 @@ class Supervisor:
             limit, scheduler = self.dispatcher.limit, self.scheduler
             assert limit is not None, "what was reached"
             told = limit.told(scheduler.ended_as(_FAILED), scheduler.ended_as(_SUCCEEDED))
-            self._halt_for("max_failures", told, self._on_failure)
+            self._halt_for("max_failures", told, self._on_failure, now)
         if now >= self._ends_at:
             self._ends_at = inf
-            self._halt_for("deadline", DEADLINE_TOLD, "kill")
+            self._halt_for("deadline", DEADLINE_TOLD, "kill", now)
 
-    def _halt_for(self, why: Halt, told: str, mode: Mode) -> None:
-        if not self._closing.halt(why, told, mode):
+    def _halt_for(self, why: Halt, told: str, how: OnFailure, now: float) -> None:
+        if not self._closing.halt(why, told, how):
             return  # a shutdown is at it already, no less hard
         self.accepts = False
         self.room.free_all()
+        self.dispatcher.take_back_all(now)  # so that it is known what runs
         self._settle()  # what led to it is told before it
+        news = Halted(why, how, len(self.scheduler.running))
         for listener in self.halt_listeners:
-            self.callbacks.put(partial(listener, why))
+            self.callbacks.put(partial(listener, news))
         self.engine.wake()  # this may be a caller's thread
 
     def _judge_end(self) -> None:

@@ -29,6 +29,7 @@ from procq.closing import ShutdownReport
 from procq.core.states import Status
 from procq.engine.local.machine import usable_cpus
 from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
+from procq.halting import Halted
 from procq.handle import Handle, supervisor_of, task_of
 from procq.queue import Queue, workers_by_group
 from procq.slots import DEFAULT_GROUP
@@ -91,7 +92,7 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
 
             results = stack.enter_context(Results(settings.results))
         is_list = isinstance(work, list)
-        queue = _queue(entry, settings, is_list=is_list)
+        queue = _queue(entry, settings, is_list=is_list, began_at=began_at)
         one = _Run(queue, settings, terminal, began_at=began_at, results=results)
         queue._watch_spawned(one.spawned, settings.for_tasks())  # noqa: SLF001 - the façade's own, for this alone
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
@@ -111,13 +112,15 @@ def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
     return Exit.NO_TASKS
 
 
-def _queue(entry: Entry, settings: RunSettings, *, is_list: bool) -> Queue:
+def _queue(entry: Entry, settings: RunSettings, *, is_list: bool, began_at: float) -> Queue:
     """Make the queue of a run; flags win over what `@procq.jobs` carries.
 
     Raises:
         JobsFileError: `@procq.jobs` carries what a queue does not take.
     """
     options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
+    if settings.deadline_s is not None:  # counted from where the user waits, the queue counts from its start
+        options["deadline"] = max(0.0, began_at + settings.deadline_s - time.monotonic())
     name = getattr(entry, "__name__", "the entry")
     try:
         options["groups"] = workers_of(settings, options.pop("workers", None), options.get("groups"))
@@ -184,13 +187,11 @@ class _Run:
         self._known = self._spawned = 0
         self._produced: Produced | None = None
         self._tally = Tally()
-        #: whether all has ended and only words are left
-        self._over = False
         #: failures whose traceback was shown: one is enough for all that look alike
         self._shown: set[tuple[str, str]] = set()
         self._producer: Producer | None = None
-        deadline = None if settings.deadline_s is None else began_at + settings.deadline_s
-        self._ladder = Ladder(stop_timeout_s=settings.stop_timeout_s, deadline=deadline)
+        self._ladder = Ladder(stop_timeout_s=settings.stop_timeout_s)
+        queue._supervisor.halt_listeners.append(self.inbox.put)  # noqa: SLF001 - part of the library itself
         self._progress = Progress(
             terminal,
             mode="off" if settings.verbosity < 0 else settings.progress,
@@ -250,6 +251,8 @@ class _Run:
                     pass
                 case Handle():
                     self._ended(message)
+                case Halted():
+                    self._halted(message)
                 case Signalled():
                     self._take(self._ladder.signalled(message.number, time.monotonic()))
                 case Spawned():
@@ -302,7 +305,7 @@ class _Run:
             self._producer.stop()
         # What is said must be true at once, and the shutdown below begins in another thread.
         self._queue.pause()
-        self._say_stopping(step)
+        self._say_stopping(step, running=self._queue.stats().counts[Status.RUNNING])
         match step:
             case Step.FINISH:
                 self._shut_down(mode="finish")
@@ -312,6 +315,16 @@ class _Run:
                 self._shut_down(mode="kill", timeout=0)
             case _:
                 assert_never(step)
+
+    def _halted(self, news: Halted) -> None:
+        """The queue has halted by itself: say so, and wait for its end."""
+        step = self._ladder.halted(news)
+        if step is None:
+            return
+        if self._producer is not None:
+            self._producer.stop()
+        self._say_stopping(step, running=news.running)
+        self._shut_down(mode="drain")
 
     def _shut_down(self, *, mode: Literal["drain", "finish", "kill"], timeout: float | None = None) -> None:
         """Begin a shutdown, or make the one under way harsher, in a thread that waits for its end."""
@@ -343,7 +356,6 @@ class _Run:
 
     def _collect(self) -> None:
         """Read the ends of tasks whose messages have not come."""
-        self._over = True
         for handle, _ in list(self._open.values()):
             self._ended(handle)
 
@@ -364,8 +376,6 @@ class _Run:
             if end.status is Status.FAILED:
                 self._say_failure(end)
             self._tally.went_badly(end)
-            if end.status is Status.FAILED and self._settings.stop_at_failure and not self._over:
-                self._take(self._ladder.failed())
         if self._results is not None:
             self._results.add(handle, error)
 
@@ -384,10 +394,9 @@ class _Run:
         for line in summary.failure_lines(end, full=full):
             self._terminal.line(*line)
 
-    def _say_stopping(self, step: Step) -> None:
+    def _say_stopping(self, step: Step, *, running: int) -> None:
         """Say that the run is being stopped, and what comes next."""
-        running = self._queue.stats().counts[Status.RUNNING]
-        words = summary.stopping_line(step, self._ladder, running=running)
+        words = summary.stopping_line(step, self._ladder, running=running, limit=self._settings.failure_limit())
         if words:
             self._terminal.line(("warn", words))
 
@@ -416,7 +425,7 @@ class _Run:
             if error is not None:
                 raise error
             return None
-        verdict, code = self._verdict(whole=whole, error=error)
+        verdict, code = self._verdict(whole=whole, error=error, at_deadline=report.halted == "deadline")
         quiet = self._settings.verbosity < 0 and verdict == "ok"
         if not quiet:
             self._say_first_line()
@@ -441,12 +450,13 @@ class _Run:
             if self._results.warning is not None:
                 self._terminal.line(("warn", self._results.warning))
 
-    def _verdict(self, *, whole: bool, error: ProcqError | None) -> tuple[summary.Verdict, Exit]:
+    def _verdict(self, *, whole: bool, error: ProcqError | None, at_deadline: bool) -> tuple[summary.Verdict, Exit]:
         """Judge the run.
 
         Args:
             whole: Whether everything was submitted and ran to its end.
             error: What was wrong with the jobs file, if something was.
+            at_deadline: Whether it was the deadline that ended the run.
         """
         if not whole and self._ladder.signal is not None:
             return "interrupted", Exit.FAILED
@@ -455,7 +465,7 @@ class _Run:
             # a task that could not be done afterwards.
             unsent = isinstance(error.__cause__, PayloadError) or not isinstance(error, UsageError)
             return "FAILED", Exit.FAILED if unsent else Exit.JOBS_FILE
-        if not whole and self._ladder.cause == "deadline":
+        if not whole and at_deadline:
             return "stopped at the deadline", Exit.DEADLINE
         if not whole or self._tally.went_wrong:
             return "FAILED", Exit.FAILED

@@ -56,6 +56,17 @@ def sleep(seconds):
     time.sleep(seconds)
 
 @task
+def begin_and_sleep(seconds):
+    (HERE / "begun").touch()
+    time.sleep(seconds)
+
+@task
+def fail_once_begun(x):
+    while not (HERE / "begun").exists():
+        time.sleep(0.01)
+    raise ValueError(x)
+
+@task
 def crash():
     os._exit(3)
 
@@ -106,6 +117,7 @@ def fail_first():
     yield fail.spec("x")
     for x in range(1000):
         yield sleep.spec(0.02)
+def fail_beside(): return [begin_and_sleep.spec(60), fail_once_begun.spec("x"), square.spec(1)]
 def long(): return [sleep.spec(60) for _ in range(4)]
 def crashes(): return [crash.spec()]
 def hungry(): return [hold.spec(150_000_000)]
@@ -154,6 +166,8 @@ def handler():
 import procq
 @procq.jobs(limits={"sleep": 1}, workers=1)
 def carried(): return [square.spec(1)]
+@procq.jobs(max_failures=2, workers=1)
+def carried_limit(): return [fail.spec(x) for x in range(9)]
 def carried_badly(): return [square.spec(1)]
 procq.jobs(limit=3)(carried_badly)
 def carried_wrongly(): return [square.spec(1)]
@@ -222,6 +236,10 @@ def first_error(done: Finished) -> str:
         ("crashes", [], 1),
         ("fail_first", ["-x"], 1),
         ("fail_first", ["-x", "--lookahead=1"], 1),
+        ("many_bad", ["--max-failures=2"], 1),
+        ("bad", ["--max-failures=50%"], 1),
+        ("fail_beside", ["-x", "--on-failure=kill", "--kill-grace=100ms"], 1),
+        ("good", ["--max-failures=1", "--on-failure=kill"], 0),
         ("good", ["--nope"], 2),
         ("good", ["-j0"], 2),
         ("good", ["--timeout=5 minuts"], 2),
@@ -456,10 +474,47 @@ def test_a_timeout_from_the_command_line_is_for_tasks_that_do_not_say(run: Run) 
 def test_x_stops_at_the_first_failure(run: Run) -> None:
     done = run("fail_first", "-x")
 
-    assert re.search(r"^-x: finishing ", done.err, re.MULTILINE)
+    assert re.search(r"^x failed .*^-x: finishing ", done.err, re.MULTILINE | re.DOTALL)
     counts = re.search(r"FAILED in \S+: (\d+) ok, 1 failed, 0 skipped, (\d+) cancelled", done.err)
     assert counts is not None, done.err
     assert int(counts[1]) < 1000
+
+
+def test_G6_after_the_failure_that_stops_it_nothing_starts(run: Run) -> None:
+    done = run("fail_first", "-x", "-j1")
+
+    assert re.search(r"^-x: finishing nothing running$", done.err, re.MULTILINE)
+    assert ": 0 ok, 1 failed, 0 skipped, " in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "failed", "said"),
+    [
+        (["--max-failures=3"], 3, "--max-failures=3: finishing nothing running"),
+        (["--max-failures=5%"], 20, "--max-failures=5%: finishing nothing running"),
+        (["--max-failures", "4", "--on-failure", "kill"], 4, "--max-failures=4: stopping nothing running"),
+    ],
+)
+def test_G6_so_many_failures_stop_a_run_and_no_more(run: Run, flags: list[str], failed: int, said: str) -> None:
+    done = run("many_bad", "-j1", *flags)
+
+    assert said in done.err.splitlines()
+    assert f": 0 ok, {failed} failed, 0 skipped, " in done.err
+
+
+def test_G6_what_runs_beside_the_failure_may_be_stopped(run: Run) -> None:
+    done = run("fail_beside", "-x", "--on-failure=kill", "--kill-grace=100ms")
+
+    assert "-x: stopping 1 running task" in done.err.splitlines()
+    assert ": 0 ok, 1 failed, 0 skipped, 2 cancelled" in done.err
+
+
+def test_G6_the_mark_may_carry_the_limit_and_the_flags_win(run: Run) -> None:
+    done = run("carried_limit", "-j1")
+
+    assert "max_failures: finishing nothing running" in done.err.splitlines()
+    assert ": 0 ok, 2 failed, 0 skipped, 7 cancelled" in done.err
+    assert ", 9 failed, " in run("carried_limit", "-k").err
 
 
 def test_going_on_after_failures_is_the_default(run: Run) -> None:
@@ -474,6 +529,26 @@ def test_the_deadline_names_itself(run: Run) -> None:
     assert re.search(
         r"^stopped at the deadline after \S+: 0 ok, 0 failed, 0 skipped, 4 cancelled$", done.err, re.MULTILINE
     )
+
+
+def test_G6_the_deadline_ends_a_run_whose_producer_blocks(write: Write, procq: Run) -> None:
+    """No task ends then that could tell anybody."""
+    write("""
+        import threading
+        from procq import task
+
+        @task
+        def square(x): return x * x
+
+        def jobs():
+            yield square.spec(1)
+            threading.Event().wait()
+    """)
+
+    done = procq("run", "jobs.py", "--deadline=1s")
+
+    assert done.code == 4
+    assert re.search(r"^stopped at the deadline after \S+: 1 ok$", done.err, re.MULTILINE), done.err
 
 
 def test_a_deadline_that_was_not_needed_changes_nothing(run: Run) -> None:
