@@ -28,7 +28,7 @@ from typing import (
 )
 
 from procq import loader
-from procq.batch import tasks_of_specs
+from procq.batch import is_known, tasks_of_specs, waiting_under
 from procq.closing import Mode, ShutdownReport
 from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
@@ -44,6 +44,7 @@ from procq.halting import FailureLimit, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
+from procq.making import OnConflict
 from procq.offspring import heads_of
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
@@ -447,7 +448,15 @@ class Queue:
     # --- submitting ----------------------------------------------------------------------------
 
     @overload
-    def submit(self, spec: TaskSpec[R], /, *, block: bool = True, timeout: Duration | None = None) -> Handle[R]: ...
+    def submit(
+        self,
+        spec: TaskSpec[R],
+        /,
+        *,
+        block: bool = True,
+        timeout: Duration | None = None,
+        on_conflict: OnConflict = "raise",
+    ) -> Handle[R]: ...
     @overload
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
     def submit(self, what: Any, /, *args: Any, **kwargs: Any) -> Handle[Any]:
@@ -461,9 +470,15 @@ class Queue:
         Blocks while the queue is full (`max_pending`); beside a spec `block=False` and
         `timeout=` bound that.
 
+        Beside a spec `on_conflict=` says what happens if its id belongs to another task:
+        "raise", "same": the spec is ignored, and that task's handle returned; "replace": that
+        task, if it waits, ends CANCELLED, if it has ended, is forgotten, and the new one takes
+        its id.  It goes for the specs among its dependencies too.
+
         Raises:
             PayloadError: Something cannot be pickled; names the argument and the culprit.
-            DuplicateTaskError: The id belongs to another task.
+            DuplicateTaskError: The id belongs to another task, or to one that runs or is waited
+                for, and so cannot be replaced.
             UnknownDependencyError: A dependency is not known (any more).
             UnknownHandlerError: No handler has the spec's type.
             QueueFullError: No room, and the call must not wait (any longer).
@@ -513,12 +528,16 @@ class Queue:
             tasks.append(task_of(source))
         return tuple(tasks)
 
-    def submit_many(self, specs: Iterable[TaskSpec[R]]) -> list[Handle[R]]:
+    def submit_many(self, specs: Iterable[TaskSpec[R]], *, on_conflict: OnConflict = "raise") -> list[Handle[R]]:
         """Submit many specs; a list or tuple is checked whole before any of it is accepted.
 
         In a list or tuple tasks may name each other in any order.  Another iterable is read as
         there is room: each item as `submit` would take it, so a generator may be longer than
         memory.  Blocks while the queue is full.
+
+        Args:
+            specs: What to submit.
+            on_conflict: As for `submit`; with "same" a list may name an id twice, too.
 
         Returns:
             A handle for each spec, in order.
@@ -529,13 +548,13 @@ class Queue:
         """
         self._supervisor.check_usable()
         if isinstance(specs, list | tuple):
-            return self._submit_batch(specs)
-        return [self.submit(spec) for spec in specs]
+            return self._submit_batch(specs, on_conflict=on_conflict)
+        return [self.submit(spec, on_conflict=on_conflict) for spec in specs]
 
     def _submit_spec(self, spec: TaskSpec[Any], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Handle[Any]:
-        if args or kwargs.keys() - {"block", "timeout"}:
+        if args or kwargs.keys() - {"block", "timeout", "on_conflict"}:
             raise UsageError(
-                "submit(spec) takes only block= and timeout= beside the spec; "
+                "submit(spec) takes only block=, timeout= and on_conflict= beside the spec; "
                 "the arguments of the task belong into .spec(...)"
             )
         timeout = kwargs.get("timeout")
@@ -543,25 +562,37 @@ class Queue:
             [spec],
             block=bool(kwargs.get("block", True)),
             timeout_s=None if timeout is None else seconds(cast("Duration", timeout), field="timeout"),
+            on_conflict=cast("OnConflict", kwargs.get("on_conflict", "raise")),
         )[0]
 
     def _submit_batch(
-        self, specs: Sequence[TaskSpec[Any]], *, block: bool = True, timeout_s: float | None = None
+        self,
+        specs: Sequence[TaskSpec[Any]],
+        *,
+        block: bool = True,
+        timeout_s: float | None = None,
+        on_conflict: OnConflict = "raise",
     ) -> list[Handle[Any]]:
         """Submit specs and what they depend on, all or none."""
+        if on_conflict not in {"raise", "same", "replace"}:
+            raise UsageError(f"on_conflict={on_conflict!r}: must be 'raise', 'same' or 'replace'")
         supervisor = self._supervisor
         by_spec = self._by_spec
-        drafts = draft_all(specs, self._handlers, by_spec.__contains__)
+        known = supervisor.scheduler.tasks
+        drafts = draft_all(specs, self._handlers, lambda spec: is_known(spec, by_spec, known, on_conflict))
         with supervisor.entry:
             if drafts:
                 size = sum(len(draft.payload) for draft in drafts.values())
-                supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s)
+                # A submit that takes the places of others needs no room beside them.
+                old = waiting_under(drafts.values(), known) if on_conflict == "replace" else []
+                size -= sum(len(task.payload) for task in old)
+                supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s, freed=len(old))
             try:
                 supervisor.check_usable()
-                new, tasks = tasks_of_specs(drafts, supervisor, by_spec, self._free_id)
+                batch, tasks = tasks_of_specs(specs, drafts, supervisor, by_spec, self._free_id, on_conflict)
                 handles = {spec: self._handle_of(task) for spec, task in tasks.items()}
-                if new:
-                    supervisor.submit(new, partial(by_spec.update, handles))
+                if batch.new:
+                    supervisor.submit(batch.new, partial(by_spec.update, handles), batch.replaced)
             finally:
                 supervisor.room.let_in()
             by_spec.update(handles)

@@ -400,31 +400,56 @@ class Supervisor:
 
     # --- submitting ----------------------------------------------------------------------------
 
-    def submit(self, tasks: Sequence[Task], note: Callable[[], object] | None = None) -> None:
+    def submit(
+        self, tasks: Sequence[Task], note: Callable[[], object] | None = None, replaced: Sequence[Task] = ()
+    ) -> None:
         """Accept tasks, and start what can start in the caller's thread; the lock is held.
 
         Args:
             tasks: All of them, or none, are accepted.
             note: Called then, before an interrupt may come.
+            replaced: Known tasks whose ids some of them take.
+
+        Raises:
+            DuplicateTaskError: One of those runs or is waited for.
         """
         if note is None:
             self._change.make(self._submit, tasks)
         else:
-            self._change.make(self._submit_noted, (tasks, note))
+            self._change.make(self._submit_noted, (tasks, note, replaced))
 
-    def _submit_noted(self, what: tuple[Sequence[Task], Callable[[], object]]) -> None:
-        tasks, note = what
-        self._submit(tasks)
+    def _submit_noted(self, what: tuple[Sequence[Task], Callable[[], object], Sequence[Task]]) -> None:
+        tasks, note, replaced = what
+        if replaced:
+            self._replace(tasks, replaced)
+        else:
+            self._submit(tasks)
         note()
 
-    def _submit(self, tasks: Sequence[Task]) -> None:
+    def _replace(self, tasks: Sequence[Task], replaced: Sequence[Task]) -> None:
+        now = self.engine.now()
+        for task in replaced:
+            if task.seq in self.scheduler.ahead:
+                self.dispatcher.take_back(task, now)
+        try:
+            self._submit(tasks, replaced)
+        except UsageError:  # nothing was changed, but what was taken back wants to go on
+            self._turn(now)
+            raise
+        finally:
+            self.engine.wake()
+
+    def _submit(self, tasks: Sequence[Task], replaced: Sequence[Task] = ()) -> None:
         scheduler = self.scheduler
         engine = self.engine
         now = engine.now()
         if now >= self._ends_at:  # a moment before the loop comes to it
             self._turn(now)
             self.check_usable()
-        scheduler.accept(tasks, now)
+        if replaced:
+            scheduler.replace(replaced, tasks, now)
+        else:
+            scheduler.accept(tasks, now)
         due = scheduler.next_due() if scheduler.has_timers else None
         if due is not None and due <= now:  # the loop is about to see to it; nothing late may start before
             scheduler.advance(now)

@@ -204,6 +204,30 @@ class Scheduler:
             else:
                 self._accept_bound(task, now)
 
+    def replace(self, old: Sequence[Task], tasks: Sequence[Task], now: float) -> None:
+        """Take in new tasks, of which some take the ids of known ones, all or none (contract C4).
+
+        What waits of those ends CANCELLED, what has ended is forgotten.  One that was sent ahead must
+        be taken back, or started, by the driver first.
+
+        Raises:
+            DuplicateTaskError: One of them runs or is waited for, or an id is already in use by another task.
+            UsageError: As `accept`.
+        """
+        for task in old:
+            _check_replaceable(task)
+        self._refuse_duplicates(tasks, frozenset(task.id for task in old))
+        for task in tasks:
+            self._check_place(task)
+        for task in old:
+            if task.status not in TERMINAL:
+                self._leave(task)
+                self._end(task, _CANCELLED, now, cause="replaced")
+            self.letters.remove(task)
+            self._finished.pop(task.seq, None)
+            self._forget(task)
+        self.accept(tasks, now)
+
     def _check_place(self, task: Task) -> None:
         """Refuse a task that could never start.
 
@@ -271,10 +295,10 @@ class Scheduler:
             self._cut(tasks, now, self._cutting)
         return True
 
-    def _refuse_duplicates(self, tasks: Sequence[Task]) -> None:
+    def _refuse_duplicates(self, tasks: Sequence[Task], freed: frozenset[str] = frozenset()) -> None:
         seen: set[str] = set()
         for task in tasks:
-            if task.id in self.tasks or task.id in seen:
+            if (task.id in self.tasks and task.id not in freed) or task.id in seen:
                 raise DuplicateTaskError(task.id)
             seen.add(task.id)
 
@@ -974,6 +998,25 @@ def _illegal(task: Task, status: Status) -> InternalError:
     )
     error.history = task.records()
     return error
+
+
+def _check_replaceable(task: Task) -> None:
+    """Refuse to put another task into the place of one (contract C4).
+
+    Raises:
+        DuplicateTaskError: It runs, or open tasks wait for it, which would be cut.
+    """
+    if task.status is _RUNNING:
+        raise DuplicateTaskError(
+            task.id, "a task that runs, and so can't be replaced", hint="cancel it, or wait for its end"
+        )
+    waiting = [] if task.status in TERMINAL else [one for one in task.dependents or () if one.status is _BLOCKED]
+    if waiting:
+        raise DuplicateTaskError(
+            task.id,
+            f"a task that others wait for ({waiting[0].id!r} is one), and so can't be replaced",
+            hint="cancel those, or give the new task another id",
+        )
 
 
 def _origin_of(dependency: Task) -> str:
