@@ -18,6 +18,7 @@ from procq.cli import ending, parameters, producer, summary
 from procq.cli.entry import Entry
 from procq.cli.exits import CommandLineError, Exit
 from procq.cli.intake import Intake
+from procq.cli.pertype import PerType, types_in
 from procq.cli.producer import Begun, Produced, Producer
 from procq.cli.progress import Progress, Snapshot
 from procq.cli.settings import RunSettings
@@ -26,7 +27,8 @@ from procq.cli.stopping import Ladder, Step
 from procq.cli.tally import Tally
 from procq.cli.terminal import Terminal, standard_error
 from procq.closing import ShutdownReport
-from procq.core.states import Status
+from procq.core.policies import Aging, WeightedFair
+from procq.core.states import Priority, Status
 from procq.engine.local.machine import usable_cpus
 from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
 from procq.halting import Halted
@@ -41,6 +43,19 @@ if TYPE_CHECKING:
 
 #: Importing a jobs file costs every worker the same; beyond this it is worth a word.
 _SLOW_IMPORT_S: Final = 2.0
+#: What `--policy` stands for: named levels share as the contract has it (B6).
+_POLICIES: Final[Mapping[str, Callable[[], object]]] = {
+    "strict": lambda: "strict",
+    "aging": Aging,
+    "fair": lambda: WeightedFair(
+        {
+            Priority.CRITICAL: 8,
+            Priority.HIGH: 4,
+            Priority.NORMAL: 2,
+            Priority.LOW: 1,
+        }
+    ),
+}
 #: Failures shown as they happen; the closing block names some again, the numbers are all there.
 _FAILURES_SHOWN: Final = 200
 
@@ -78,6 +93,7 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         raise CommandLineError("procq does not run on Windows yet (Linux; macOS best effort)", hint="use WSL")
     began_at = time.monotonic()
     terminal = standard_error(settings.color)
+    pertype = PerType(settings.sets, dict(settings.limits))
     entry = load()
     took_s = time.monotonic() - began_at
     if took_s > _SLOW_IMPORT_S:
@@ -92,11 +108,15 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
 
             results = stack.enter_context(Results(settings.results))
         is_list = isinstance(work, list)
-        queue = _queue(entry, settings, is_list=is_list, began_at=began_at)
+        options = _queue_options(entry, settings)
+        pertype.know(types_in(entry, options))
+        if not is_list and pertype.doubt():  # it may still be right, but to know that only hours later helps nobody
+            terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
+        queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
         one = _Run(queue, settings, terminal, began_at=began_at, results=results)
         queue._watch_spawned(one.spawned, settings.for_tasks())  # noqa: SLF001 - the façade's own, for this alone
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
-        intake = Intake(queue, defaults=settings.for_tasks(), accepted=one.accepted)
+        intake = Intake(queue, defaults=settings.for_tasks(), pertype=pertype, accepted=one.accepted)
         made = Producer(entry, work, intake, one.inbox)
         del work
         code = one.execute(made)
@@ -112,13 +132,23 @@ def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
     return Exit.NO_TASKS
 
 
-def _queue(entry: Entry, settings: RunSettings, *, is_list: bool, began_at: float) -> Queue:
-    """Make the queue of a run; flags win over what `@procq.jobs` carries.
+def _queue_options(entry: Entry, settings: RunSettings) -> dict[str, Any]:
+    """Return the parameters of the queue of a run; flags win over what `@procq.jobs` carries."""
+    options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
+    if settings.limits:
+        limits = options.get("limits")
+        options["limits"] = {**(limits if isinstance(limits, Mapping) else {}), **dict(settings.limits)}
+    if settings.policy is not None:
+        options["policy"] = _POLICIES[settings.policy]()
+    return options
+
+
+def _queue(entry: Entry, settings: RunSettings, options: dict[str, Any], *, is_list: bool, began_at: float) -> Queue:
+    """Make the queue of a run.
 
     Raises:
         JobsFileError: `@procq.jobs` carries what a queue does not take.
     """
-    options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
     if settings.deadline_s is not None:  # counted from where the user waits, the queue counts from its start
         options["deadline"] = max(0.0, began_at + settings.deadline_s - time.monotonic())
     name = getattr(entry, "__name__", "the entry")
@@ -126,7 +156,8 @@ def _queue(entry: Entry, settings: RunSettings, *, is_list: bool, began_at: floa
         options["groups"] = workers_of(settings, options.pop("workers", None), options.get("groups"))
         if not is_list and (settings.lookahead is not None or "max_pending" not in options):
             workers = sum(options["groups"].values())
-            options["max_pending"] = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
+            ahead = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
+            options["max_pending"] = ahead if settings.max_pending is None else min(ahead, settings.max_pending)
         return Queue(**options)
     except TypeError as error:
         raise JobsFileError(
@@ -372,6 +403,8 @@ class _Run:
         else:
             spec = found[1]
             end = ending.read_spawned(handle) if spec is None else ending.read(handle, spec)
+            # Not what the spec says: the flags may have said more.
+            end = end._replace(max_attempts=task_of(handle).rules.max_attempts)
             error = end.error
             if end.status is Status.FAILED:
                 self._say_failure(end)
@@ -461,6 +494,8 @@ class _Run:
         if not whole and self._ladder.signal is not None:
             return "interrupted", Exit.FAILED
         if error is not None:
+            if isinstance(error, CommandLineError):  # it names a type of which no task came
+                return "FAILED", Exit.USAGE
             # A payload that cannot be pickled is a mistake of the file while nothing has run, and
             # a task that could not be done afterwards.
             unsent = isinstance(error.__cause__, PayloadError) or not isinstance(error, UsageError)

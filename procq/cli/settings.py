@@ -146,6 +146,14 @@ def deadline_s(text: str, now: datetime) -> float:
 # --- flags -------------------------------------------------------------------------------------
 
 
+def _limit(flag: str, text: str) -> tuple[str, int]:
+    """Read TYPE=N."""
+    name, _, number = text.rpartition("=")
+    if not name:
+        raise CommandLineError(f"{flag} {text}: expected TYPE=N", hint="such as --limit fetch=4")
+    return name, _at_least_one(f"{flag} {name}", number)
+
+
 def _flag(
     *names: str,
     read: Callable[[str, str], object] | None = None,
@@ -293,6 +301,34 @@ class RunSettings:
         queue="min_free_memory",
         help="start nothing beside what runs while less is available (no bound)",
     )
+    #: pairs of a type and a number
+    limits: Sequence[tuple[str, int]] = _flag(
+        "--limit",
+        read=_limit,
+        action="append",
+        default=[],
+        metavar="TYPE=N",
+        help="run at most so many tasks of a type at once; again for others",
+    )
+    max_pending: int | None = _flag(
+        "--max-pending",
+        read=_at_least_one,
+        metavar="N",
+        queue="max_pending",
+        help="tasks that wait at most; then the entry waits (no bound)",
+    )
+    policy: Literal["strict", "aging", "fair"] | None = _flag(
+        "--policy",
+        choices=("strict", "aging", "fair"),
+        help="who is next: priority, priority and wait, or a share for each level (strict)",
+    )
+    sets: Sequence[str] = _flag(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TYPE.OPTION=VALUE",
+        help="set an option of all tasks of a type, whatever they say; again for others",
+    )
     lookahead: int | None = _flag(
         "--lookahead",
         read=_at_least_one,
@@ -357,7 +393,7 @@ def settings_from(parsed: argparse.Namespace) -> RunSettings:
         CommandLineError: Two flags say how many workers the default group has.
     """
     values = {setting.name: getattr(parsed, setting.name) for setting in fields(RunSettings)}
-    for name in ("groups", "params"):
+    for name in ("groups", "limits", "params", "sets"):
         values[name] = tuple(values[name])  # argparse appends to a list
     settings = RunSettings(**values)
     default = dict(settings.groups).get(DEFAULT_GROUP)

@@ -737,6 +737,114 @@ def test_C4_ids_are_the_same_in_every_run(run: Run) -> None:
     assert all(re.fullmatch(r"square-[0-9a-f]{16}", task_id) for task_id in ids[0])
 
 
+# --- flags for single types, and what bounds the whole -------------------------------------------
+
+
+def test_an_option_is_set_for_all_tasks_of_a_type(run: Run) -> None:
+    assert run("reckless", "--set", "careless.max_attempts=2").code == 0
+    done = run("bad", "--set", "fail.max_attempts=3", "--set", "fail.backoff=0")
+    assert "attempt 3/3  ValueError" in done.err
+
+
+def test_a_type_that_no_task_has_is_refused_before_anything_starts(here: Run) -> None:
+    done = here("good", "--set", "sqare.timeout=5s")
+
+    assert done.code == 2
+    assert first_error(done) == "--set sqare.timeout=5s: no task has the type 'sqare'"
+    assert "hint: did you mean `square`? types are " in done.err
+
+
+def test_a_type_that_no_task_of_a_generator_had_is_told_at_both_ends(run: Run) -> None:
+    done = run("lazily", "--limit", "sqare=1")
+
+    assert done.code == 2
+    assert done.err.startswith("warning: --limit sqare=1: no task has the type 'sqare' so far; did you mean `square`?")
+    assert first_error(done) == "--limit sqare=1: no task has the type 'sqare'"
+
+
+def test_B4_a_limit_holds_for_its_type(write: Write, procq: Run) -> None:
+    write("""
+        import time
+        from pathlib import Path
+        from procq import task
+
+        @task
+        def alone(x):
+            lock = Path(__file__).parent / "lock"
+            lock.touch(exist_ok=False)
+            time.sleep(0.02)
+            lock.unlink()
+
+        def jobs(): return [alone.spec(x) for x in range(10)]
+    """)
+
+    assert procq("run", "jobs.py", "-j2", "--limit", "alone=1").code == 0
+
+
+def test_B4_limits_of_the_mark_stay_but_for_those_given(write: Write, procq: Run) -> None:
+    write("""
+        import procq
+
+        @procq.task
+        def one(x): ...
+        @procq.task
+        def other(x): ...
+
+        @procq.jobs(limits={"one": 0, "other": 1})
+        def jobs(): return [one.spec(1)]
+    """)
+
+    assert procq("run", "jobs.py", "-j1", "--limit", "one=1").code == 0
+    assert "limits['one']=0" in procq("run", "jobs.py", "-j1", "--limit", "other=2").err
+
+
+@pytest.mark.parametrize(("policy", "order"), [("strict", "hhhhl"), ("aging", "hhhhl"), ("fair", "hlhhh")])
+def test_B6_the_policy_says_who_is_next(write: Write, procq: Run, policy: str, order: str) -> None:
+    write("""
+        from pathlib import Path
+        from procq import Priority, task
+
+        @task
+        def note(letter):
+            with (Path(__file__).parent / "log").open("a") as log:
+                log.write(letter)
+
+        def jobs():
+            return [note.using(priority=Priority.NORMAL).spec("l")] + [
+                note.using(priority=Priority.HIGH, id=f"h{x}").spec("h") for x in range(4)
+            ]
+    """)
+
+    assert procq("run", "jobs.py", "-j1", "--policy", policy).code == 0
+    log = write("", "other.py").parent / "log"
+    assert log.read_text() == order
+
+
+@pytest.mark.parametrize("flags", [["--max-pending=1"], ["--max-pending=1", "--lookahead=5"], ["--lookahead=1"]])
+def test_C6_at_most_so_many_tasks_wait(write: Write, procq: Run, flags: list[str]) -> None:
+    write("""
+        from pathlib import Path
+        from procq import task
+
+        HERE = Path(__file__).parent
+
+        @task
+        def check(x):
+            (HERE / f"done-{x}").touch()
+
+        def jobs():
+            for x in range(20):
+                # One runs, one waits, and this one is being made.
+                done = len(list(HERE.glob("done-*")))
+                assert x - done <= 3, f"{x} with {done} done"
+                yield check.spec(x)
+    """)
+
+    done = procq("run", "jobs.py", "-j1", *flags)
+
+    assert done.code == 0, done.err
+
+
 def test_a_small_lookahead_is_enough(run: Run) -> None:
     assert "50 ok" in run("lazily", "--lookahead=1").err
 
