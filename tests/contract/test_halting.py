@@ -388,6 +388,23 @@ def test_G6_tasks_that_were_cancelled_do_not_thin_a_share_out(driver: Driver) ->
     assert (report.succeeded, report.failed, report.cancelled) == (10, 10, 20)
 
 
+def fail_to_begin() -> None:
+    raise OSError("no such device")
+
+
+def test_D11_workers_that_cannot_start_are_told_before_the_halt_that_follows(driver: Driver) -> None:
+    queue = driver.queue(max_failures=1, initializer=fail_to_begin)
+    handles = [queue.submit(tasks.echo), queue.submit(tasks.echo)]
+    queue.start()
+
+    for handle in handles:
+        with pytest.raises(errors.WorkerStartError, match="no such device"):
+            handle.result()
+    with pytest.raises(errors.WorkerStartError, match="no such device"):
+        queue.submit(tasks.echo)
+    assert queue.shutdown() == (True, 0, 2, 0, (), "max_failures")
+
+
 # --- the deadline ---
 
 
