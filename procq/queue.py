@@ -601,14 +601,22 @@ class Queue:
     def _handle_of(self, task: Task) -> Handle[Any]:
         return _handle_of(self._supervisor, task)
 
-    def _watch_spawned(self, tell: Callable[[list[Handle[Any]]], object], defaults: Mapping[str, object]) -> None:
-        """Have `tell` called with the handles of tasks that are spawned, and those given options that they lack.
+    def _watch_spawned(
+        self,
+        tell: Callable[[list[Handle[Any]]], object],
+        defaults: Mapping[str, object],
+        overrides: Mapping[str, Mapping[str, object]],
+    ) -> None:
+        """Have `tell` called with the handles of tasks that are spawned, and those given options.
+
+        Options that they lack are taken from `defaults`, and whatever they say from `overrides` by their types.
 
         It is called under the lock, in any thread, so it must be quick and call nothing of the queue.  For
         `procq run`, before the queue is started.
         """
         offspring = self._supervisor.offspring
         offspring.defaults = defaults
+        offspring.overrides = overrides
         offspring.tell = partial(_tell_handles, self._supervisor, tell)
 
     # --- waiting -------------------------------------------------------------------------------

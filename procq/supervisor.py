@@ -583,6 +583,8 @@ class Supervisor:
         if self.progress:
             self.progress.pop(task.seq, None)
         self.offspring.take(task, fence, ended, drafts, self.engine.now())
+        if self.dispatcher.limit is not None:
+            self._judge(self.dispatcher.limit)
 
     def succeeded(self, attempt: Attempt, fence: int, value: Payload, run: Run) -> None:
         """An attempt has returned."""

@@ -114,7 +114,8 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
             terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
         queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
         one = _Run(queue, settings, terminal, began_at=began_at, results=results)
-        queue._watch_spawned(one.spawned, settings.for_tasks())  # noqa: SLF001 - the façade's own, for this alone
+        # The façade's own, for this alone.
+        queue._watch_spawned(one.spawned, settings.for_tasks(), pertype.options)  # noqa: SLF001
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
         intake = Intake(queue, defaults=settings.for_tasks(), pertype=pertype, accepted=one.accepted)
         made = Producer(entry, work, intake, one.inbox)

@@ -746,6 +746,22 @@ def test_an_option_is_set_for_all_tasks_of_a_type(run: Run) -> None:
     assert "attempt 3/3  ValueError" in done.err
 
 
+def test_E6_an_option_is_set_for_spawned_tasks_too(write: Write, procq: Run) -> None:
+    write("""
+        from procq import Spawn, task
+
+        @task(max_attempts=1, backoff=0)
+        def leaf(x): raise ValueError(x)
+
+        @task
+        def root(): return Spawn([leaf.spec(1)])
+
+        def jobs(): return [root.spec()]
+    """)
+
+    assert "attempt 3/3  ValueError" in procq("run", "jobs.py", "-j1", "--set", "leaf.max_attempts=3").err
+
+
 def test_a_type_that_no_task_has_is_refused_before_anything_starts(here: Run) -> None:
     done = here("good", "--set", "sqare.timeout=5s")
 

@@ -405,6 +405,22 @@ def test_D11_workers_that_cannot_start_are_told_before_the_halt_that_follows(dri
     assert queue.shutdown() == (True, 0, 2, 0, (), "max_failures")
 
 
+def spawn_into(group: str) -> object:
+    return procq.Spawn([procq.task(tasks.echo, group=group).spec(1)])
+
+
+def test_E6_a_spawn_that_is_refused_is_a_failure(driver: Driver, log: Log) -> None:
+    queue = driver.queue(max_failures=1)
+    good, bad = queue.submit(spawn_into, "default"), queue.submit(spawn_into, "nowhere")
+    never = queue.submit(tasks.note, log.path, "never")
+    queue.start()
+
+    never.wait()
+
+    assert (good.status, bad.status, never.status) == (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
+    assert log.lines == []
+
+
 # --- the deadline ---
 
 
