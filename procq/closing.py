@@ -56,8 +56,8 @@ class Closing:
     """
 
     __slots__ = (
-        "_cut", "_cut_level", "_dispatcher", "_engine", "_events", "_scheduler", "_why", "deadline", "halted", "is_asked", "mode",
-        "told",
+        "_cut", "_cut_level", "_dispatcher", "_engine", "_events", "_scheduler", "_why", "deadline", "halted",
+        "is_asked", "mode", "told",
     )  # fmt: skip
 
     def __init__(

@@ -28,7 +28,7 @@ CapturedRun = tuple[float, float, int | None, float, int, str | None, str | None
 #: Why all the work is cut short: by a shutdown, or because the queue halted by itself.
 CutCause = Literal["shutdown", "max_failures", "deadline"]
 #: Why a task is CANCELLED.
-Cause = Literal["cancelled", "replaced", "expired", "dependency", "not needed"] | CutCause
+Cause = Literal[CutCause, "cancelled", "replaced", "expired", "dependency", "not needed"]
 
 
 class Rules(Protocol):
