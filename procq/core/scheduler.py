@@ -223,6 +223,8 @@ class Scheduler:
             if task.status not in TERMINAL:
                 self._leave(task)
                 self._end(task, _CANCELLED, now, cause="replaced")
+            if task.trouble is not None:
+                task.trouble.is_replaced = True
             self.letters.remove(task)
             self._finished.pop(task.seq, None)
             self._forget(task)
@@ -823,21 +825,25 @@ class Scheduler:
             cancelled again at once because a dependency still stands in its way.
 
         Raises:
-            DuplicateTaskError: It was forgotten, and its id was given to another task since.
+            DuplicateTaskError: Its id was given to another task since, as it was forgotten or replaced.
         """
         if task.status not in UNSUCCESSFUL:
             return False
-        if self.tasks.get(task.id, task) is not task:
-            raise DuplicateTaskError(task.id, "a task that was submitted after this one was forgotten")
+        if self._is_displaced(task):
+            raise DuplicateTaskError(task.id, "a task that was submitted after this one was forgotten or replaced")
         revived = [task]
         if with_dependents:
             for ended in revived:  # grows while it is walked
                 revived += ended.cut
             revived.sort(key=_by_seq)  # dependencies were submitted before their dependents
         for one in revived:
-            if self.tasks.get(one.id, one) is one:
+            if not self._is_displaced(one):
                 self._revive(one, now, reset_attempts=reset_attempts)
         return task.status not in TERMINAL
+
+    def _is_displaced(self, task: Task) -> bool:
+        """Whether another task has its id, or has replaced it and is forgotten by now."""
+        return self.tasks.get(task.id, task) is not task or (task.trouble is not None and task.trouble.is_replaced)
 
     def _revive(self, task: Task, now: float, *, reset_attempts: bool) -> None:
         """Bring one task back from its end."""

@@ -47,6 +47,7 @@ class Entry:
     #: whether it was sent to a busy worker
     ahead: bool = False
     known: bool = True
+    replaced: bool = False
     starts: int = 0
     reports: int = 0
 
@@ -232,6 +233,8 @@ class Model:
 
     def is_displaced(self, entry: Entry) -> bool:
         """Whether another task has its id now."""
+        if entry.replaced:
+            return True
         return any(other.known and other.task.id == entry.task.id for other in self.entries if other is not entry)
 
     def is_replaceable(self, entry: Entry) -> bool:
@@ -246,6 +249,7 @@ class Model:
             self.letters = [letter for letter in self.letters if letter[0] is not entry]
             self.finished = [kept for kept in self.finished if kept[0] is not entry]
             entry.known = False
+            entry.replaced = True
         for entry in new:
             self.accept(entry)
 
