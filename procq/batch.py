@@ -4,14 +4,15 @@ Everything is pickled (draft.py) and checked (making.py) before the queue accept
 stands what only a submit has: specs that were submitted before, and handles.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
+from procq.core.states import WAITING
 from procq.core.task import Task
 from procq.draft import Draft
 from procq.errors import UnknownDependencyError, UsageError
 from procq.handle import Handle, supervisor_of, task_of
-from procq.making import Names, tasks_of
+from procq.making import Batch, Names, OnConflict, tasks_of
 from procq.spec import TaskSpec
 from procq.supervisor import Supervisor
 
@@ -55,29 +56,63 @@ class Resolver:
 
 
 def tasks_of_specs(
+    specs: Iterable[TaskSpec[Any]],
     drafts: Mapping[TaskSpec[Any], Draft],
     supervisor: Supervisor,
     by_spec: Mapping[TaskSpec[Any], Handle[Any]],
     free_id: Callable[[], str],
-) -> tuple[list[Task], dict[TaskSpec[Any], Task]]:
+    on_conflict: OnConflict = "raise",
+) -> tuple[Batch, dict[TaskSpec[Any], Task]]:
     """Make tasks of the drafts of a submit; the lock is held, and nothing is changed yet.
 
     Args:
-        drafts: What one submit brings.
+        specs: What the user submits.
+        drafts: Those, and what they depend on.
         supervisor: Whose tasks they will be.
         by_spec: What was submitted already.
         free_id: Makes an id that no task has.
+        on_conflict: What becomes of a spec whose id another task has.
 
     Returns:
-        The tasks that are new, in an order in which each follows its dependencies, and the task of each
-        spec that was not submitted already, be it new or known by its id.
+        What the drafts come to, and the task of each spec that was not submitted already.
 
     Raises:
         UsageError: They cannot be accepted.
     """
+    known = supervisor.scheduler.tasks
     # Another thread may have submitted one of the specs while this one pickled.
-    fresh = {spec: draft for spec, draft in drafts.items() if spec not in by_spec}
-    find = Resolver(supervisor, fresh, by_spec).find
-    now = supervisor.engine.now()
-    new, tasks = tasks_of(list(fresh.values()), supervisor.scheduler.tasks, find, free_id=free_id, now=now)
-    return new, {spec: tasks[draft] for spec, draft in fresh.items()}
+    fresh = {spec: draft for spec, draft in drafts.items() if not is_known(spec, by_spec, known, on_conflict)}
+    batch = tasks_of(
+        list(fresh.values()),
+        known,
+        Resolver(supervisor, fresh, by_spec).find,
+        free_id=free_id,
+        now=supervisor.engine.now(),
+        roots=[fresh[spec] for spec in specs if spec in fresh],
+        on_conflict=on_conflict,
+    )
+    return batch, {spec: batch.made[draft] for spec, draft in fresh.items() if draft in batch.made}
+
+
+def is_known(
+    spec: TaskSpec[Any],
+    by_spec: Mapping[TaskSpec[Any], Handle[Any]],
+    tasks: Mapping[str, Task],
+    on_conflict: OnConflict,
+) -> bool:
+    """Whether a spec was submitted already; with or without the lock.
+
+    Its task may have been replaced since.  Then it is another spec like any other, unless a conflict is
+    an error: one spec is one task (contract C1).
+    """
+    handle = by_spec.get(spec)
+    if handle is None:
+        return False
+    task = task_of(handle)
+    return on_conflict == "raise" or tasks.get(task.id, task) is task
+
+
+def waiting_under(drafts: Iterable[Draft], tasks: Mapping[str, Task]) -> list[Task]:
+    """Return the tasks that wait under the ids of drafts; the lock is held."""
+    known = [tasks.get(draft.id) for draft in drafts if draft.id is not None]
+    return [task for task in known if task is not None and task.status in WAITING]

@@ -457,6 +457,14 @@ def _error_of_cancellation(task: Task) -> TaskError:
             return TaskExpired(f"task {task.id!r} was not started before its expires, and so never")
         case "shutdown":
             return TaskCancelled(f"task {task.id!r} was cut off by the shutdown of its queue")
+        case "replaced":
+            return TaskCancelled(f"task {task.id!r} was replaced by another submit under the same id")
+        case "max_failures":
+            return TaskCancelled(
+                f"task {task.id!r} was cut off, as its queue halted: too many tasks failed (max_failures)"
+            )
+        case "deadline":
+            return TaskCancelled(f"task {task.id!r} was cut off: the run's deadline has passed")
         case "not needed":
             return TaskCancelled(f"task {task.id!r} was not needed: what it depends on did not fail")
         case _:

@@ -9,8 +9,9 @@ Everything here happens under the queue's lock.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
+from procq.core.states import TERMINAL
 from procq.core.task import Task
 from procq.draft import Draft
 from procq.errors import CycleError, DuplicateTaskError, UnknownDependencyError
@@ -19,6 +20,9 @@ from procq.spec import Options
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+#: What becomes of a draft whose id another task has (contract C4).
+OnConflict = Literal["raise", "same", "replace"]
 
 #: So many ids are compared with an unknown one, the newest first: some milliseconds under the lock.
 _COMPARED_MAX: Final = 2000
@@ -64,6 +68,14 @@ class Names:
         return "it was never submitted, or it finished and was forgotten (see retention); submit it first"
 
 
+class Batch(NamedTuple):
+    """What a batch comes to."""
+
+    new: list[Task]  #: in an order in which each follows its dependencies
+    made: dict[Draft, Task]  #: of each draft, be its task new or known; not of one that only an ignored one needs
+    replaced: list[Task]  #: known tasks whose ids new ones take
+
+
 def tasks_of(
     drafts: Sequence[Draft],
     tasks: Mapping[str, Task],
@@ -71,7 +83,9 @@ def tasks_of(
     *,
     free_id: Callable[[], str],
     now: float,
-) -> tuple[list[Task], dict[Draft, Task]]:
+    roots: Sequence[Draft] | None = None,
+    on_conflict: OnConflict = "raise",
+) -> Batch:
     """Make tasks of drafts; nothing is changed yet.
 
     Args:
@@ -80,23 +94,31 @@ def tasks_of(
         find: Says what a source means that a draft depends on.
         free_id: Makes an id that no task has.
         now: The instant at which they are accepted.
-
-    Returns:
-        The tasks that are new, in an order in which each follows its dependencies, and the task of each
-        draft, be it new or known by its id.
+        roots: Those that are wanted for their own sake; None: all.
+        on_conflict: What becomes of a draft whose id another task has.
 
     Raises:
         UsageError: They cannot be accepted.
     """
-    found = {draft: [find(source, draft) for source in draft.depends_on] for draft in drafts}
-    made = _known_tasks(found, tasks)
+    known = _used(drafts, tasks) if on_conflict == "same" else {}
+    # What only an ignored draft needs is not wanted.
+    found = _found(drafts if roots is None or not known else roots, find, known)
+    found = {draft: found[draft] for draft in drafts if draft in found}
+    same, replaced = _known_tasks(found, tasks, may_replace=on_conflict == "replace")
+    made = dict(same)
     new: list[Task] = []
-    for draft in in_order(drafts, found):
+    for draft in in_order(list(found), found):
         if draft not in made:
             needs = [made[need] if isinstance(need, Draft) else need for need in found[draft]]
             made[draft] = _make(draft, free_id() if draft.id is None else draft.id, needs, now)
             new.append(made[draft])
-    return new, made
+    _refuse_needed(new, replaced)
+    for draft, other in known.items():
+        if not isinstance(other, Draft):
+            made[draft] = other
+        elif other in made:
+            made[draft] = made[other]
+    return Batch(new, made, replaced)
 
 
 def in_order(drafts: Sequence[Draft], found: Mapping[Draft, Sequence[Task | Draft]]) -> list[Draft]:
@@ -128,17 +150,64 @@ def in_order(drafts: Sequence[Draft], found: Mapping[Draft, Sequence[Task | Draf
     return ordered
 
 
-def _known_tasks(found: Mapping[Draft, Sequence[Task | Draft]], tasks: Mapping[str, Task]) -> dict[Draft, Task]:
-    """Find drafts that are known tasks under the same id (contract C4).
+def _used(drafts: Iterable[Draft], tasks: Mapping[str, Task]) -> "dict[Draft, Task | Draft]":
+    """Find drafts whose ids are used, with what uses them: a known task, or an earlier draft."""
+    used: dict[Draft, Task | Draft] = {}
+    first: dict[str, Draft] = {}
+    for draft in drafts:
+        if draft.id is None:
+            continue
+        if draft.id in tasks:
+            used[draft] = tasks[draft.id]
+        elif first.setdefault(draft.id, draft) is not draft:
+            used[draft] = first[draft.id]
+    return used
+
+
+def _found(
+    roots: Iterable[Draft], find: Callable[[object, Draft], Task | Draft], known: "Mapping[Draft, Task | Draft]"
+) -> "dict[Draft, list[Task | Draft]]":
+    """Find what drafts need, and what that needs.
+
+    Args:
+        roots: The drafts.
+        find: Says what a source means.
+        known: What stands in for some of them, of which nothing is needed.
+
+    Raises:
+        UsageError: Something cannot be found.
+    """
+    found: dict[Draft, list[Task | Draft]] = {}
+    pending = [known.get(root, root) for root in roots]
+    pending.reverse()  # a stack; the first comes first
+    while pending:
+        draft = pending.pop()
+        if not isinstance(draft, Draft) or draft in found:
+            continue
+        meant = [find(source, draft) for source in draft.depends_on]
+        found[draft] = [known.get(need, need) if isinstance(need, Draft) else need for need in meant]
+        pending += found[draft]
+    return found
+
+
+def _known_tasks(
+    found: Mapping[Draft, Sequence[Task | Draft]], tasks: Mapping[str, Task], *, may_replace: bool
+) -> tuple[dict[Draft, Task], list[Task]]:
+    """Find drafts whose ids are used (contract C4).
 
     Args:
         found: Drafts, with what each depends on, its inputs first.
         tasks: What is known, by id.
+        may_replace: Whether a draft may take the id of another task.
+
+    Returns:
+        The drafts that are known tasks, and the tasks whose ids other ones take.
 
     Raises:
         DuplicateTaskError: An id belongs to another task, or two of the batch share one.
     """
     known: dict[Draft, Task] = {}
+    replaced: list[Task] = []
     first: dict[str, Draft] = {}
     for draft, needs in found.items():
         if draft.id is None:
@@ -147,11 +216,32 @@ def _known_tasks(found: Mapping[Draft, Sequence[Task | Draft]], tasks: Mapping[s
         if twin is not draft:
             raise DuplicateTaskError(draft.id, "another task of the same submit")
         task = tasks.get(draft.id)
-        if task is not None:
-            if not _is_same(task, draft, needs):
-                raise DuplicateTaskError(draft.id, f"another task of type {task.type!r} ({task.status})")
+        if task is None:
+            continue
+        if _is_same(task, draft, needs):
             known[draft] = task
-    return known
+        elif may_replace:
+            replaced.append(task)
+        else:
+            raise DuplicateTaskError(draft.id, f"another task of type {task.type!r} ({task.status})")
+    return known, replaced
+
+
+def _refuse_needed(new: Iterable[Task], replaced: Iterable[Task]) -> None:
+    """Refuse to replace what a new task needs.
+
+    Raises:
+        DuplicateTaskError: One does.
+    """
+    waiting = {task for task in replaced if task.status not in TERMINAL}
+    for task in new if waiting else ():
+        for need in task.depends_on:
+            if need in waiting:
+                raise DuplicateTaskError(
+                    need.id,
+                    f"a task whose result {task.id!r} of the same submit needs, and so can't be replaced",
+                    hint="give the new task another id",
+                )
 
 
 def _make(draft: Draft, task_id: str, needs: list[Task], now: float) -> Task:

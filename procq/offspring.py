@@ -20,7 +20,7 @@ from procq.making import Names, tasks_of
 from procq.outcome import Ended, class_names
 from procq.parcel import marked
 from procq.payload import NotPicklable, behind, dump_function, dumps_whole
-from procq.spec import called
+from procq.spec import Options, called
 
 
 @final
@@ -31,7 +31,7 @@ class Offspring:
         scheduler: Where tasks go, and from which they are known.
     """
 
-    __slots__ = ("_scheduler", "defaults", "heads", "numbers", "tell")
+    __slots__ = ("_scheduler", "defaults", "heads", "numbers", "overrides", "tell")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -41,6 +41,8 @@ class Offspring:
         self.heads: Mapping[str, bytes | PayloadError] = {}
         #: options for tasks that don't say
         self.defaults: Mapping[str, object] = {}
+        #: options for tasks whatever they say, by type
+        self.overrides: Mapping[str, Mapping[str, object]] = {}
         #: told of the tasks that were accepted, before anybody is told that one has ended; our own code
         self.tell: Callable[[Sequence[Task]], object] | None = None
 
@@ -81,8 +83,8 @@ class Offspring:
         """
         for draft in drafts:
             self._complete(draft)
-        if self.defaults:
-            self._set_defaults(drafts)
+        if self.defaults or self.overrides:
+            self._set_options(drafts)
         tasks = self._scheduler.tasks
         find = _Finder(Names(drafts, tasks)).find
         return tasks_of(drafts, tasks, find, free_id=self.free_id, now=now)[0]
@@ -100,10 +102,16 @@ class Offspring:
         if draft.id is not None:  # not in the worker: a mark tells things apart in one process only
             draft.payload = marked(draft.payload)
 
-    def _set_defaults(self, drafts: Sequence[Draft]) -> None:
-        merged = {id(draft.options): draft.options.with_defaults(self.defaults) for draft in drafts}
+    def _set_options(self, drafts: Sequence[Draft]) -> None:
+        merged: dict[tuple[int, str], Options] = {}
         for draft in drafts:
-            draft.options = merged[id(draft.options)]
+            key = id(draft.options), draft.type
+            if key not in merged:
+                options = draft.options.with_defaults(self.defaults)
+                changes = self.overrides.get(draft.type)
+                merged[key] = options.using(changes) if changes else options
+        for draft in drafts:
+            draft.options = merged[id(draft.options), draft.type]
 
 
 @final

@@ -28,7 +28,7 @@ from typing import (
 )
 
 from procq import loader
-from procq.batch import tasks_of_specs
+from procq.batch import is_known, tasks_of_specs, waiting_under
 from procq.closing import Mode, ShutdownReport
 from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
@@ -40,9 +40,11 @@ from procq.draft import draft_all, pickle_call, pickle_initializer
 from procq.engine.headroom import Headroom
 from procq.engine.local.machine import available_memory, quarter_of_memory, total_memory, usable_cpus
 from procq.errors import UnknownTaskError, UsageError
+from procq.halting import FailureLimit, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
+from procq.making import OnConflict
 from procq.offspring import heads_of
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
@@ -52,6 +54,8 @@ from procq.supervisor import Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds, size_bytes
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from procq.engine.protocol import Engine
     from procq.events import OnEvent
     from procq.mapping import Results
@@ -166,6 +170,16 @@ class Queue:
             charged to nobody.  None: as `max_memory_per_worker`.
         min_free_memory: While less is available on the machine, or in the cgroup of this program,
             no attempt starts unless none runs.  None: memory is not looked at.
+        max_failures: The queue halts as soon as so many tasks have ended FAILED, or, given a share such
+            as "5%", as soon as they are so much of those that ended SUCCEEDED or FAILED, which is
+            judged once 20 have, and again at the end.  What halts it starts no other task any more;
+            so nothing that could begin after it is sent ahead to a busy worker, which costs
+            throughput where tasks are tiny.  Retries and cancelled tasks are no failures (contract G6).
+        on_failure: How it then halts: "finish" lets what runs end, without retries; "kill" asks that to
+            stop as well, and kills it after `kill_grace`.
+        deadline: A duration from `start()`, or a `datetime`, turned into a duration once, at `start()`.
+            Then nothing more starts, what runs is asked to stop and killed after `kill_grace`, and
+            all the rest ends CANCELLED.
         kill_grace: From asking a task to stop until its process group is killed.
         start_timeout: A worker that is not ready by then, initializer included, is killed.
         capture: Whether what each attempt writes to standard output and standard error, its
@@ -206,6 +220,9 @@ class Queue:
         max_memory_per_worker: Size | None = None,
         recycle_memory: Size | None = None,
         min_free_memory: Size | None = None,
+        max_failures: int | str | None = None,
+        on_failure: OnFailure = "finish",
+        deadline: "Duration | datetime | None" = None,
         kill_grace: Duration = 1,
         start_timeout: Duration = 60,
         capture: bool = False,
@@ -218,6 +235,8 @@ class Queue:
             raise UsageError("procq does not run on Windows yet (Linux; macOS best effort); use WSL")
         if not isinstance(capture, bool):
             raise UsageError(f"capture={capture!r}: must be True or False")
+        if on_failure not in {"finish", "kill"}:
+            raise UsageError(f"on_failure={on_failure!r}: must be 'finish' or 'kill'")
         listener = None
         if on_event is not None:
             from procq.events import Events, as_listener  # noqa: PLC0415 - only listeners pay for it
@@ -284,12 +303,16 @@ class Queue:
             max_pending_bytes=_checked_byte_bound(max_pending_bytes),
             headroom=headroom,
             events=None if listener is None else Events(listener, now=chosen.now, workers=self.workers),
+            max_failures=None if max_failures is None else FailureLimit(max_failures),
+            on_failure=on_failure,
+            deadline=None if deadline is None else RunDeadline(deadline),
         )
         self._mind_slots()
         self._numbers = self._supervisor.offspring.numbers
         self._free_id = self._supervisor.offspring.free_id
         #: why no items of a `map` may share a task; empty if they may
-        self._alone_because = "" if max_tasks_per_worker is None else "max_tasks_per_worker counts single items"
+        counting = {"max_tasks_per_worker": max_tasks_per_worker, "max_failures": max_failures}
+        self._alone_because = next((f"{name} counts single items" for name, n in counting.items() if n is not None), "")
         self._started_at: float | None = None
         #: what a spec was submitted as; as long as the spec lives, it is a grip on the task
         self._by_spec: weakref.WeakKeyDictionary[TaskSpec[Any], Handle[Any]] = weakref.WeakKeyDictionary()
@@ -332,7 +355,7 @@ class Queue:
 
     def __del__(self) -> None:
         supervisor = getattr(self, "_supervisor", None)
-        if supervisor is None or supervisor.forked or supervisor.closing or not supervisor.in_use:
+        if supervisor is None or supervisor.forked or supervisor.is_attended or not supervisor.in_use:
             return
         supervisor.abandon()
         warnings.warn(
@@ -347,7 +370,9 @@ class Queue:
 
     def __repr__(self) -> str:
         supervisor = self._supervisor
-        life = "shut down, " if supervisor.closing else "" if supervisor.opened else "not started, "
+        life = "" if supervisor.opened else "not started, "
+        if supervisor.closing:
+            life = "halted, " if supervisor.halted else "shut down, "
         parts = ", ".join(f"{number} {name}" for name, number in self._groups.items())
         by_group = f" ({parts})" if len(self._groups) > 1 else ""
         return f"<Queue {life}{self.workers} workers{by_group}, {supervisor.waiting()} waiting>"
@@ -423,7 +448,15 @@ class Queue:
     # --- submitting ----------------------------------------------------------------------------
 
     @overload
-    def submit(self, spec: TaskSpec[R], /, *, block: bool = True, timeout: Duration | None = None) -> Handle[R]: ...
+    def submit(
+        self,
+        spec: TaskSpec[R],
+        /,
+        *,
+        block: bool = True,
+        timeout: Duration | None = None,
+        on_conflict: OnConflict = "raise",
+    ) -> Handle[R]: ...
     @overload
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
     def submit(self, what: Any, /, *args: Any, **kwargs: Any) -> Handle[Any]:
@@ -437,13 +470,19 @@ class Queue:
         Blocks while the queue is full (`max_pending`); beside a spec `block=False` and
         `timeout=` bound that.
 
+        Beside a spec `on_conflict=` says what happens if its id belongs to another task:
+        "raise", "same": the spec is ignored, and that task's handle returned; "replace": that
+        task, if it waits, ends CANCELLED, if it has ended, is forgotten, and the new one takes
+        its id.  It goes for the specs among its dependencies too.
+
         Raises:
             PayloadError: Something cannot be pickled; names the argument and the culprit.
-            DuplicateTaskError: The id belongs to another task.
+            DuplicateTaskError: The id belongs to another task, or to one that runs or is waited
+                for, and so cannot be replaced.
             UnknownDependencyError: A dependency is not known (any more).
             UnknownHandlerError: No handler has the spec's type.
             QueueFullError: No room, and the call must not wait (any longer).
-            QueueClosedError: Shutdown has begun, or this is a forked child.
+            QueueClosedError: Shutdown has begun, the queue has halted, or this is a forked child.
             EngineError: Attempts cannot be run: workers cannot start, or the queue had to be killed.
             UsageError: This is no function and no spec, or the queue has no such group of workers.
         """
@@ -489,12 +528,16 @@ class Queue:
             tasks.append(task_of(source))
         return tuple(tasks)
 
-    def submit_many(self, specs: Iterable[TaskSpec[R]]) -> list[Handle[R]]:
+    def submit_many(self, specs: Iterable[TaskSpec[R]], *, on_conflict: OnConflict = "raise") -> list[Handle[R]]:
         """Submit many specs; a list or tuple is checked whole before any of it is accepted.
 
         In a list or tuple tasks may name each other in any order.  Another iterable is read as
         there is room: each item as `submit` would take it, so a generator may be longer than
         memory.  Blocks while the queue is full.
+
+        Args:
+            specs: What to submit.
+            on_conflict: As for `submit`; with "same" a list may name an id twice, too.
 
         Returns:
             A handle for each spec, in order.
@@ -505,13 +548,13 @@ class Queue:
         """
         self._supervisor.check_usable()
         if isinstance(specs, list | tuple):
-            return self._submit_batch(specs)
-        return [self.submit(spec) for spec in specs]
+            return self._submit_batch(specs, on_conflict=on_conflict)
+        return [self.submit(spec, on_conflict=on_conflict) for spec in specs]
 
     def _submit_spec(self, spec: TaskSpec[Any], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Handle[Any]:
-        if args or kwargs.keys() - {"block", "timeout"}:
+        if args or kwargs.keys() - {"block", "timeout", "on_conflict"}:
             raise UsageError(
-                "submit(spec) takes only block= and timeout= beside the spec; "
+                "submit(spec) takes only block=, timeout= and on_conflict= beside the spec; "
                 "the arguments of the task belong into .spec(...)"
             )
         timeout = kwargs.get("timeout")
@@ -519,25 +562,37 @@ class Queue:
             [spec],
             block=bool(kwargs.get("block", True)),
             timeout_s=None if timeout is None else seconds(cast("Duration", timeout), field="timeout"),
+            on_conflict=cast("OnConflict", kwargs.get("on_conflict", "raise")),
         )[0]
 
     def _submit_batch(
-        self, specs: Sequence[TaskSpec[Any]], *, block: bool = True, timeout_s: float | None = None
+        self,
+        specs: Sequence[TaskSpec[Any]],
+        *,
+        block: bool = True,
+        timeout_s: float | None = None,
+        on_conflict: OnConflict = "raise",
     ) -> list[Handle[Any]]:
         """Submit specs and what they depend on, all or none."""
+        if on_conflict not in {"raise", "same", "replace"}:
+            raise UsageError(f"on_conflict={on_conflict!r}: must be 'raise', 'same' or 'replace'")
         supervisor = self._supervisor
         by_spec = self._by_spec
-        drafts = draft_all(specs, self._handlers, by_spec.__contains__)
+        known = supervisor.scheduler.tasks
+        drafts = draft_all(specs, self._handlers, lambda spec: is_known(spec, by_spec, known, on_conflict))
         with supervisor.entry:
             if drafts:
                 size = sum(len(draft.payload) for draft in drafts.values())
-                supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s)
+                # A submit that takes the places of others needs no room beside them.
+                old = waiting_under(drafts.values(), known) if on_conflict == "replace" else []
+                size -= sum(len(task.payload) for task in old)
+                supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s, freed=len(old))
             try:
                 supervisor.check_usable()
-                new, tasks = tasks_of_specs(drafts, supervisor, by_spec, self._free_id)
+                batch, tasks = tasks_of_specs(specs, drafts, supervisor, by_spec, self._free_id, on_conflict)
                 handles = {spec: self._handle_of(task) for spec, task in tasks.items()}
-                if new:
-                    supervisor.submit(new, partial(by_spec.update, handles))
+                if batch.new:
+                    supervisor.submit(batch.new, partial(by_spec.update, handles), batch.replaced)
             finally:
                 supervisor.room.let_in()
             by_spec.update(handles)
@@ -546,14 +601,22 @@ class Queue:
     def _handle_of(self, task: Task) -> Handle[Any]:
         return _handle_of(self._supervisor, task)
 
-    def _watch_spawned(self, tell: Callable[[list[Handle[Any]]], object], defaults: Mapping[str, object]) -> None:
-        """Have `tell` called with the handles of tasks that are spawned, and those given options that they lack.
+    def _watch_spawned(
+        self,
+        tell: Callable[[list[Handle[Any]]], object],
+        defaults: Mapping[str, object],
+        overrides: Mapping[str, Mapping[str, object]],
+    ) -> None:
+        """Have `tell` called with the handles of tasks that are spawned, and those given options.
+
+        Options that they lack are taken from `defaults`, and whatever they say from `overrides` by their types.
 
         It is called under the lock, in any thread, so it must be quick and call nothing of the queue.  For
         `procq run`, before the queue is started.
         """
         offspring = self._supervisor.offspring
         offspring.defaults = defaults
+        offspring.overrides = overrides
         offspring.tell = partial(_tell_handles, self._supervisor, tell)
 
     # --- waiting -------------------------------------------------------------------------------
@@ -722,7 +785,7 @@ class Queue:
 
         Raises:
             UnknownTaskError: No task has this id (any more).
-            QueueClosedError: Shutdown has begun.
+            QueueClosedError: Shutdown has begun, or the queue has halted.
         """
         self._supervisor.check_usable()
         which = self._filtered(which)
@@ -905,7 +968,7 @@ def _kill_at_exit() -> None:
     """Kill what was not shut down, so that nothing outlives the program (contract G4)."""
     for supervisor in live_supervisors():
         with suppress(Exception):
-            cut_off = [] if supervisor.closing else supervisor.shutdown("kill", 0).cut_off
+            cut_off = [] if supervisor.is_attended else supervisor.shutdown("kill", 0).cut_off
             if cut_off:
                 logger.log(
                     WARNING,

@@ -76,15 +76,22 @@ class Room:
         #: callers that wait for room, longest first: what wakes one, and its thread
         self.turns: dict[threading.Lock, int] = {}
 
-    def wait(self, house: House, size: int, *, block: bool, timeout_s: float | None) -> None:
+    def wait(self, house: House, size: int, *, block: bool, timeout_s: float | None, freed: int = 0) -> None:
         """Wait until a task with so many bytes may be submitted; the lock is held before and after.
+
+        Args:
+            house: What there is room in.
+            size: So many bytes, those left out that the submit makes free.
+            block: Whether to wait at all.
+            timeout_s: The longest wait; None: without end.
+            freed: How many tasks that wait now make room by the submit itself.
 
         Raises:
             QueueFullError: There is no room, and the call must not wait (any longer).
             QueueClosedError: Shutdown began meanwhile.
             UsageError: This thread waits already, and a signal handler has called again.
         """
-        if self._scheduler.open_bytes + size <= self._roomy_bytes or not self._is_full(size):
+        if self._scheduler.open_bytes + size <= self._roomy_bytes or not self._is_full(size, freed):
             return
         if not house.opened:
             raise QueueFullError(f"{self._bound()}, and the queue is not started, so waiting would never end")
@@ -96,7 +103,7 @@ class Room:
         turn = threading.Lock()
         try:
             self.turns[turn] = me  # it keeps this place, however often it looks in vain
-            self._wait_in_turn(house, turn, size, timeout_s)
+            self._wait_in_turn(house, turn, size, timeout_s, freed)
         except BaseException:
             self.turns.pop(turn, None)
             self.let_in()
@@ -104,10 +111,10 @@ class Room:
         del self.turns[turn]  # the next one is let in once this task is accepted, or refused
 
     @waits
-    def _wait_in_turn(self, house: House, turn: threading.Lock, size: int, timeout_s: float | None) -> None:
+    def _wait_in_turn(self, house: House, turn: threading.Lock, size: int, timeout_s: float | None, freed: int) -> None:
         engine = self._engine
         ends_at = None if timeout_s is None else engine.now() + timeout_s
-        while self._is_full(size):
+        while self._is_full(size, freed):
             house.check_usable()
             if ends_at is not None and engine.now() >= ends_at:
                 raise QueueFullError(f"{self._bound()}, and no room came within {timeout_s:g} s")
@@ -127,9 +134,9 @@ class Room:
                 raise_pending()
         house.check_usable()
 
-    def _is_full(self, size: int) -> bool:
+    def _is_full(self, size: int, freed: int = 0) -> bool:
         scheduler = self._scheduler
-        if self._max_pending is not None and scheduler.waiting >= self._max_pending:
+        if self._max_pending is not None and scheduler.waiting - freed >= self._max_pending:
             return True
         if self._max_pending_bytes is None or not scheduler.open:
             return False

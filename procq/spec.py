@@ -460,8 +460,9 @@ class TaskFunction(Generic[P, R]):
     __name__: str  #: the function's, as `__doc__` and its like are
 
     def __init__(self, fn: Callable[P, R], options: Options, origin: "TaskFunction[P, R] | None" = None) -> None:
-        self._type = options.type or type_of(fn)
         functools.update_wrapper(self, fn)
+        # After that, which copies all that a task function has, should `fn` be one: its type as well.
+        self._type = options.type or (fn.type if isinstance(fn, TaskFunction) else type_of(fn))
         self.fn = fn
         self.options = options
         #: the task function that the module's name leads to, so that it travels by reference

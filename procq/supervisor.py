@@ -1,9 +1,9 @@
 """The supervisor: one scheduler, one engine, one lock (DESIGN, section 2).
 
 What a program wants comes in here, and what the engine reports; who waits for an end is told from
-here.  Which task goes where is decided in dispatch.py, who may submit in room.py, how far a
-shutdown has gone in closing.py.  It unpickles nothing and runs no user code, backoff callables
-aside.
+here.  Which task goes where is decided in dispatch.py, who may submit in room.py, whether the queue
+halts by itself in halting.py, how far that or a shutdown has gone in closing.py.  It unpickles
+nothing and runs no user code, backoff callables aside.
 
 Everything happens under `lock`, in the thread that brought the news: a caller that submits, or the
 engine's own.  What a program calls takes it by way of `entry`; a method says so where the lock is
@@ -16,13 +16,15 @@ import weakref
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
 from procq.callback import CallbackThread
 from procq.change import TORN, Change
 from procq.closing import KILLED, WAITING, Closing, Mode, ShutdownReport
 from procq.core.scheduler import CancelAnswer, Scheduler
-from procq.core.states import TERMINAL
+from procq.core.states import TERMINAL, Status
 from procq.core.task import Run, Task
 from procq.dispatch import Dispatcher
 from procq.draft import Draft
@@ -30,6 +32,7 @@ from procq.engine.headroom import Headroom
 from procq.engine.protocol import Attempt, Departure, Engine
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError, WorkerStartError
 from procq.fork import live, register
+from procq.halting import DEADLINE_TOLD, FailureLimit, Halt, Halted, OnFailure, RunDeadline
 from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
 from procq.lock import FORKED, LostLock, Milestone, QueueLock, refuse_nested_call
 from procq.offspring import Offspring
@@ -54,6 +57,9 @@ class Supervisor:
             called once, when it first matters.
         headroom: Whether memory is short, so that no attempt may start beside another; None: it never is.
         events: Tell somebody what happens; None: nobody listens.
+        max_failures: How many failures halt the queue; None: none do.
+        on_failure: How they do.
+        deadline: When it halts in any case; None: never.
     """
 
     def __init__(
@@ -65,6 +71,9 @@ class Supervisor:
         max_pending_bytes: int | Callable[[], int] | None = None,
         headroom: Headroom | None = None,
         events: "Events | None" = None,
+        max_failures: FailureLimit | None = None,
+        on_failure: OnFailure = "finish",
+        deadline: RunDeadline | None = None,
     ) -> None:
         #: the engine and whoever holds it take it; what programs call goes by `entry`
         self.lock = QueueLock()
@@ -106,7 +115,16 @@ class Supervisor:
         self.log_thread = CallbackThread("procq-logs", "a handler of log records")
         self.offspring = Offspring(scheduler)
         self.dispatcher = Dispatcher(scheduler, engine, headroom)
+        self.dispatcher.limit = max_failures
         self._closing = Closing(scheduler, engine, self.dispatcher, events)
+        self._on_failure: OnFailure = on_failure
+        #: too many tasks have failed, and the queue has not been halted for it yet
+        self._too_many = False
+        self._deadline = deadline
+        #: the instant of that; never before the start, nor after it has come
+        self._ends_at = inf
+        #: told in the thread of callbacks when the queue has halted by itself
+        self.halt_listeners: list[Callable[[Halted], object]] = []
         self.room = Room(
             scheduler, engine, self.callbacks, max_pending=max_pending, max_pending_bytes=max_pending_bytes
         )
@@ -140,8 +158,18 @@ class Supervisor:
 
     @property
     def closing(self) -> bool:
-        """Whether a shutdown has begun."""
+        """Whether a shutdown or a halt has begun."""
         return self._closing.mode is not None
+
+    @property
+    def halted(self) -> Halt | None:
+        """Why the queue has halted by itself; None: it has not."""
+        return self._closing.halted
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether somebody sees to the end: a shutdown was asked for, or a halt has left nothing that runs."""
+        return self._closing.is_asked or (self.closing and not self.scheduler.open)
 
     @changes
     def open(self) -> None:
@@ -159,6 +187,8 @@ class Supervisor:
                 if not self._opened:
                     self._opened = is_first = True
                     self._opening_by = get_ident()
+                    if self._deadline is not None:
+                        self._ends_at = self.engine.now() + self._deadline.remaining_s()
             if is_first:
                 self.engine.open(self)
             is_open = True
@@ -167,6 +197,8 @@ class Supervisor:
             if is_first:
                 self._opening_by = 0
                 self._opened = is_open  # else it may be tried again
+                if not is_open:
+                    self._ends_at = inf
             if not self._opened or self._all_closed.is_set():
                 unwatch(self)
             if WATCH.pending:
@@ -183,7 +215,7 @@ class Supervisor:
         """Refuse calls that would add work (contract C7).
 
         Raises:
-            QueueClosedError: Shutdown began, or this is a forked child.
+            QueueClosedError: Shutdown began, the queue has halted, or this is a forked child.
             WorkerStartError: Workers cannot start.
             EngineError, InternalError: As `check_alive`.
         """
@@ -192,10 +224,11 @@ class Supervisor:
         if self.forked:
             raise QueueClosedError(FORKED)
         self.check_alive()
-        if self._closing.mode is not None or self.abandoned:
-            raise QueueClosedError("the queue is shutting down and takes no more work")
-        if self._start_error is not None:
+        if self._start_error is not None and not self._closing.is_asked:
             raise WorkerStartError(self._start_error.message)
+        if self._closing.halted is not None:
+            raise QueueClosedError(self._closing.told)
+        raise QueueClosedError("the queue is shutting down and takes no more work")
 
     def mark_forked(self) -> None:
         """This is a forked child: refuse everything (see fork.py)."""
@@ -367,28 +400,56 @@ class Supervisor:
 
     # --- submitting ----------------------------------------------------------------------------
 
-    def submit(self, tasks: Sequence[Task], note: Callable[[], object] | None = None) -> None:
+    def submit(
+        self, tasks: Sequence[Task], note: Callable[[], object] | None = None, replaced: Sequence[Task] = ()
+    ) -> None:
         """Accept tasks, and start what can start in the caller's thread; the lock is held.
 
         Args:
             tasks: All of them, or none, are accepted.
             note: Called then, before an interrupt may come.
+            replaced: Known tasks whose ids some of them take.
+
+        Raises:
+            DuplicateTaskError: One of those runs or is waited for.
         """
         if note is None:
             self._change.make(self._submit, tasks)
         else:
-            self._change.make(self._submit_noted, (tasks, note))
+            self._change.make(self._submit_noted, (tasks, note, replaced))
 
-    def _submit_noted(self, what: tuple[Sequence[Task], Callable[[], object]]) -> None:
-        tasks, note = what
-        self._submit(tasks)
+    def _submit_noted(self, what: tuple[Sequence[Task], Callable[[], object], Sequence[Task]]) -> None:
+        tasks, note, replaced = what
+        if replaced:
+            self._replace(tasks, replaced)
+        else:
+            self._submit(tasks)
         note()
 
-    def _submit(self, tasks: Sequence[Task]) -> None:
+    def _replace(self, tasks: Sequence[Task], replaced: Sequence[Task]) -> None:
+        now = self.engine.now()
+        for task in replaced:
+            if task.seq in self.scheduler.ahead:
+                self.dispatcher.take_back(task, now)
+        try:
+            self._submit(tasks, replaced)
+        except UsageError:  # nothing was changed, but what was taken back wants to go on
+            self._turn(now)
+            raise
+        finally:
+            self.engine.wake()
+
+    def _submit(self, tasks: Sequence[Task], replaced: Sequence[Task] = ()) -> None:
         scheduler = self.scheduler
         engine = self.engine
         now = engine.now()
-        scheduler.accept(tasks, now)
+        if now >= self._ends_at:  # a moment before the loop comes to it
+            self._turn(now)
+            self.check_usable()
+        if replaced:
+            scheduler.replace(replaced, tasks, now)
+        else:
+            scheduler.accept(tasks, now)
         due = scheduler.next_due() if scheduler.has_timers else None
         if due is not None and due <= now:  # the loop is about to see to it; nothing late may start before
             scheduler.advance(now)
@@ -396,6 +457,8 @@ class Supervisor:
             self._disown_orphans()
         if self._opened:
             engine.look(now)
+            if self._too_many:  # it was heard just now
+                self.tick(now)
             self.dispatcher.dispatch(now)
             self.dispatcher.leave_to_loop()
         self.settle()
@@ -508,6 +571,8 @@ class Supervisor:
         if self.progress:
             self.progress.pop(task.seq, None)
         self.scheduler.end(task, fence, ended, ended.ended_at)
+        if self.dispatcher.limit is not None:
+            self._judge(self.dispatcher.limit)
 
     def spawned(self, attempt: Attempt, fence: int, ended: Ended, drafts: Sequence[Draft]) -> None:
         """An attempt has returned, and brings tasks that are to be accepted with its success."""
@@ -518,12 +583,16 @@ class Supervisor:
         if self.progress:
             self.progress.pop(task.seq, None)
         self.offspring.take(task, fence, ended, drafts, self.engine.now())
+        if self.dispatcher.limit is not None:
+            self._judge(self.dispatcher.limit)
 
     def succeeded(self, attempt: Attempt, fence: int, value: Payload, run: Run) -> None:
         """An attempt has returned."""
         if self.progress:
             self.progress.pop(attempt.seq, None)
         self.scheduler.succeed(cast("Task", attempt), fence, value, run, run[1])
+        if self.dispatcher.limit is not None:
+            self._judge(self.dispatcher.limit)
 
     def returned(self, attempt: Attempt) -> None:
         """An attempt that was started or sent ahead came back without having begun."""
@@ -567,6 +636,8 @@ class Supervisor:
         look_at = self.dispatcher.look_at()
         if look_at is not None:
             due = _earlier(due, look_at)
+        if self._ends_at < inf and not self.dispatcher.closed:
+            due = _earlier(due, self._ends_at)
         if self._closing.mode == "kill" or not self.scheduler.open:
             return due
         return _earlier(due, self._closing.deadline)
@@ -582,6 +653,10 @@ class Supervisor:
             self.unlisten(*self._to_unlisten.popleft())
         scheduler.advance(now)
         closing = self._closing
+        if self.dispatcher.limit is not None:
+            self._judge(self.dispatcher.limit)
+        if self._too_many or now >= self._ends_at:
+            self._halt(now)
         if self.abandoned and closing.mode != "kill":
             closing.begin("kill", None, now, cause="dropped")
             self.room.free_all()
@@ -601,6 +676,43 @@ class Supervisor:
         """
         self.dispatcher.take_back_all(now)
         self.scheduler.fail_waiting(ended, now)
+
+    def _judge(self, limit: FailureLimit) -> None:
+        """Start nothing more if too many tasks have failed; the next `tick`, of this very turn, halts the queue."""
+        dispatcher, scheduler = self.dispatcher, self.scheduler
+        if not dispatcher.held and limit.reached(scheduler.ended_as(_FAILED), scheduler.ended_as(_SUCCEEDED)):
+            dispatcher.held = self._too_many = True
+
+    def _halt(self, now: float) -> None:
+        """End the queue by itself (contract G6): too many tasks have failed, or its deadline has come."""
+        if self._too_many:
+            self._too_many = False
+            limit, scheduler = self.dispatcher.limit, self.scheduler
+            assert limit is not None, "what was reached"
+            told = limit.told(scheduler.ended_as(_FAILED), scheduler.ended_as(_SUCCEEDED))
+            self._halt_for("max_failures", told, self._on_failure, now)
+        if now >= self._ends_at:
+            self._ends_at = inf
+            self._halt_for("deadline", DEADLINE_TOLD, "kill", now)
+
+    def _halt_for(self, why: Halt, told: str, how: OnFailure, now: float) -> None:
+        if not self._closing.halt(why, told, how):
+            return  # a shutdown is at it already, no less hard
+        self.accepts = False
+        self.room.free_all()
+        self.dispatcher.take_back_all(now)  # so that it is known what runs
+        self._settle()  # what led to it is told before it
+        news = Halted(why, how, len(self.scheduler.running))
+        for listener in self.halt_listeners:
+            self.callbacks.put(partial(listener, news))
+        self.engine.wake()  # this may be a caller's thread
+
+    def _judge_end(self) -> None:
+        """Nothing is left that could still end: judge a share of few tasks too, if none was cut off."""
+        limit, scheduler = self.dispatcher.limit, self.scheduler
+        failed, succeeded = scheduler.ended_as(_FAILED), scheduler.ended_as(_SUCCEEDED)
+        if limit is not None and not self._closing.is_cut and limit.reached(failed, succeeded, at_end=True):
+            self._closing.note_halt("max_failures", limit.told(failed, succeeded))
 
     def settle(self) -> None:
         """Wake everybody for whom something has changed: the last act before the lock is given up."""
@@ -667,6 +779,7 @@ class Supervisor:
         """The engine has left nothing behind."""
         with self.lock:
             self._settle()
+            self._judge_end()
             self._close_threads()
         if not self.engine.manual:
             self._last_thread = threading.current_thread()
@@ -710,8 +823,8 @@ class Supervisor:
         for task in settled:
             if task.status not in TERMINAL:
                 continue
-            if task.trouble is not None and task.cause == "shutdown":
-                self._closing.note_cut(task)
+            if task.trouble is not None:
+                self._closing.note_end(task)
             listeners = task.listeners
             if listeners is not None:
                 task.listeners = None
@@ -758,6 +871,10 @@ class Supervisor:
         """Return how many tasks wait; the lock need not be held for a rough answer."""
         return self.scheduler.waiting
 
+
+#: Read through the class, a member of an enum takes 60 ns each time.
+_SUCCEEDED: Final = Status.SUCCEEDED
+_FAILED: Final = Status.FAILED
 
 #: How long a thread looks out for the end of a task before it sleeps, in seconds.
 _LOOK_OUT_S: Final = 0.0001

@@ -33,7 +33,7 @@ dependencies, timeouts, dead letters, shutdown.  It differs in this:
 
 import signal as signals
 from collections.abc import Callable, Mapping
-from typing import Literal, NoReturn, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, NoReturn, TypedDict, Unpack
 
 from procq.core.breaker import Breaker
 from procq.core.policies import Aging, WeightedFair
@@ -46,6 +46,9 @@ from procq.queue import Queue, workers_by_group
 from procq.retry import BackoffLike
 from procq.slots import DEFAULT_GROUP
 from procq.units import Duration, Size, count, seconds
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 __all__ = ["FakeClock", "crash", "inline", "run_for", "spend"]
 
@@ -62,6 +65,9 @@ class QueueParameters(TypedDict, total=False):
     backoff: BackoffLike
     max_pending: int | None
     max_pending_bytes: Size | None
+    max_failures: int | str | None
+    on_failure: Literal["finish", "kill"]
+    deadline: "Duration | datetime | None"
     retention: tuple[int, Duration]
     dead_letters: tuple[int, Duration]
     on_event: OnEvent | None

@@ -13,7 +13,7 @@ class Exit(IntEnum):
     """The exit codes of every command."""
 
     OK = 0  #: every task succeeded, retries included
-    FAILED = 1  #: a task failed, was cancelled, or was not started because of -x
+    FAILED = 1  #: a task failed, was cancelled, or was not started because of -x or --max-failures
     USAGE = 2  #: wrong flags or parameters, or an unsupported platform
     JOBS_FILE = 3  #: the jobs file cannot be used
     DEADLINE = 4  #: --deadline stopped the run before the work was done

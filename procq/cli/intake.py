@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast, final
 
 from procq.cli import preview
 from procq.cli.ids import Namer
+from procq.cli.pertype import PerType
 from procq.errors import CycleError, JobsFileError, UnknownDependencyError
 from procq.handle import Handle
 from procq.spec import Output, TaskSpec, call_spec, named
@@ -37,10 +38,11 @@ class Intake:
     Args:
         queue: Where they go.
         defaults: Options for tasks that don't say.
+        pertype: Options for tasks whatever they say, and the types that flags name.
         accepted: Told of each new task: its handle, and the spec it was made of.
     """
 
-    __slots__ = ("_accepted", "_defaults", "_held", "_ids", "_made", "_namer", "_queue")
+    __slots__ = ("_accepted", "_defaults", "_held", "_ids", "_made", "_namer", "_pertype", "_queue")
 
     def __init__(
         self,
@@ -48,10 +50,12 @@ class Intake:
         *,
         defaults: Mapping[str, object],
         accepted: Callable[["Handle[Any]", Spec], None],
+        pertype: PerType | None = None,
     ) -> None:
         self._queue = queue
         self._defaults = defaults
         self._accepted = accepted
+        self._pertype = PerType() if pertype is None else pertype
         self._namer = Namer()
         #: what was made of each spec, as long as the jobs file holds on to the spec: its handle,
         #: or its renamed twin until that is accepted
@@ -72,7 +76,10 @@ class Intake:
         Raises:
             UsageError: As `Queue.submit_many`.
         """
-        self._submit(_with_needs(specs, self._made.__contains__))
+        batch = _with_needs(specs, self._made.__contains__)
+        self._pertype.know(spec.type for spec in batch)
+        self._pertype.check()
+        self._submit(batch)
 
     def take(self, spec: Spec) -> None:
         """Submit one more spec and what it needs; blocks while the queue is full.
@@ -83,6 +90,7 @@ class Intake:
             UsageError: As `Queue.submit`.
         """
         for one in _with_needs([spec], self._made.__contains__):
+            self._pertype.know((one.type,))
             if any(need in self._held for need in _needs(one)):
                 self._held[one] = None
                 continue
@@ -95,10 +103,11 @@ class Intake:
         """Submit what was held, now that every name is known.
 
         Raises:
-            UsageError: As `Queue.submit_many`; a name that is still unknown among them.
+            UsageError: As `Queue.submit_many`; a name that is still unknown among them, or a type that a flag names.
         """
         held, self._held = list(self._held), {}
         self._submit(_with_needs(held, self._made.__contains__))
+        self._pertype.check()
 
     def _submit(self, batch: list[Spec]) -> None:
         """Submit new specs that are in order: each after those it needs."""
@@ -126,6 +135,7 @@ class Intake:
         task_id = self._ids[spec]
         given = spec.options.given
         changes = {name: value for name, value in self._defaults.items() if name not in given}
+        changes |= self._pertype.options.get(spec.type, {})
         if spec.options.depends_on:
             changes["depends_on"] = [self._replaced(source) for source in spec.options.depends_on]
         args = tuple(self._replaced(value) for value in spec.args)
@@ -134,7 +144,7 @@ class Intake:
             # The type is named, because a wrapped partial has no name to derive it from again.
             twin = call_spec(spec.fn, args, kwargs, spec.options.using(changes | {"type": spec.type}))
         else:
-            twin = TaskSpec(type=spec.type, payload=args[0], **cast("Any", {**given, **changes}))
+            twin = TaskSpec(type=spec.type, payload=args[0], **cast("Any", given)).using(**cast("Any", changes))
         return twin if task_id is None or spec.id is not None else named(twin, task_id)
 
     def _replaced(self, value: Any) -> Any:  # noqa: ANN401 - whatever stands in arguments

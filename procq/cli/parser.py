@@ -14,7 +14,7 @@ from procq.cli.settings import add_flags
 _EXIT_CODES: Final = """\
 exit codes:
   0  every task succeeded (retries included)
-  1  a task failed or was cancelled, or was not started because of -x
+  1  a task failed or was cancelled, or was not started because of -x or --max-failures
   2  wrong flags or parameters
   3  the jobs file can't be used; at most what its generator had yielded was started
   4  --deadline stopped the run before the work was done

@@ -18,6 +18,7 @@ from procq.cli import ending, parameters, producer, summary
 from procq.cli.entry import Entry
 from procq.cli.exits import CommandLineError, Exit
 from procq.cli.intake import Intake
+from procq.cli.pertype import PerType, types_in
 from procq.cli.producer import Begun, Produced, Producer
 from procq.cli.progress import Progress, Snapshot
 from procq.cli.settings import RunSettings
@@ -26,9 +27,11 @@ from procq.cli.stopping import Ladder, Step
 from procq.cli.tally import Tally
 from procq.cli.terminal import Terminal, standard_error
 from procq.closing import ShutdownReport
-from procq.core.states import Status
+from procq.core.policies import Aging, WeightedFair
+from procq.core.states import Priority, Status
 from procq.engine.local.machine import usable_cpus
 from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
+from procq.halting import Halted
 from procq.handle import Handle, supervisor_of, task_of
 from procq.queue import Queue, workers_by_group
 from procq.slots import DEFAULT_GROUP
@@ -40,6 +43,19 @@ if TYPE_CHECKING:
 
 #: Importing a jobs file costs every worker the same; beyond this it is worth a word.
 _SLOW_IMPORT_S: Final = 2.0
+#: What `--policy` stands for: named levels share as the contract has it (B6).
+_POLICIES: Final[Mapping[str, Callable[[], object]]] = {
+    "strict": lambda: "strict",
+    "aging": Aging,
+    "fair": lambda: WeightedFair(
+        {
+            Priority.CRITICAL: 8,
+            Priority.HIGH: 4,
+            Priority.NORMAL: 2,
+            Priority.LOW: 1,
+        }
+    ),
+}
 #: Failures shown as they happen; the closing block names some again, the numbers are all there.
 _FAILURES_SHOWN: Final = 200
 
@@ -77,6 +93,7 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         raise CommandLineError("procq does not run on Windows yet (Linux; macOS best effort)", hint="use WSL")
     began_at = time.monotonic()
     terminal = standard_error(settings.color)
+    pertype = PerType(settings.sets, dict(settings.limits))
     entry = load()
     took_s = time.monotonic() - began_at
     if took_s > _SLOW_IMPORT_S:
@@ -91,11 +108,16 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
 
             results = stack.enter_context(Results(settings.results))
         is_list = isinstance(work, list)
-        queue = _queue(entry, settings, is_list=is_list)
+        options = _queue_options(entry, settings)
+        pertype.know(types_in(entry, options))
+        if not is_list and pertype.doubt():  # it may still be right, but to know that only hours later helps nobody
+            terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
+        queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
         one = _Run(queue, settings, terminal, began_at=began_at, results=results)
-        queue._watch_spawned(one.spawned, settings.for_tasks())  # noqa: SLF001 - the façade's own, for this alone
+        # The façade's own, for this alone.
+        queue._watch_spawned(one.spawned, settings.for_tasks(), pertype.options)  # noqa: SLF001
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
-        intake = Intake(queue, defaults=settings.for_tasks(), accepted=one.accepted)
+        intake = Intake(queue, defaults=settings.for_tasks(), pertype=pertype, accepted=one.accepted)
         made = Producer(entry, work, intake, one.inbox)
         del work
         code = one.execute(made)
@@ -111,19 +133,32 @@ def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
     return Exit.NO_TASKS
 
 
-def _queue(entry: Entry, settings: RunSettings, *, is_list: bool) -> Queue:
-    """Make the queue of a run; flags win over what `@procq.jobs` carries.
+def _queue_options(entry: Entry, settings: RunSettings) -> dict[str, Any]:
+    """Return the parameters of the queue of a run; flags win over what `@procq.jobs` carries."""
+    options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
+    if settings.limits:
+        limits = options.get("limits")
+        options["limits"] = {**(limits if isinstance(limits, Mapping) else {}), **dict(settings.limits)}
+    if settings.policy is not None:
+        options["policy"] = _POLICIES[settings.policy]()
+    return options
+
+
+def _queue(entry: Entry, settings: RunSettings, options: dict[str, Any], *, is_list: bool, began_at: float) -> Queue:
+    """Make the queue of a run.
 
     Raises:
         JobsFileError: `@procq.jobs` carries what a queue does not take.
     """
-    options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
+    if settings.deadline_s is not None:  # counted from where the user waits, the queue counts from its start
+        options["deadline"] = max(0.0, began_at + settings.deadline_s - time.monotonic())
     name = getattr(entry, "__name__", "the entry")
     try:
         options["groups"] = workers_of(settings, options.pop("workers", None), options.get("groups"))
         if not is_list and (settings.lookahead is not None or "max_pending" not in options):
             workers = sum(options["groups"].values())
-            options["max_pending"] = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
+            ahead = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
+            options["max_pending"] = ahead if settings.max_pending is None else min(ahead, settings.max_pending)
         return Queue(**options)
     except TypeError as error:
         raise JobsFileError(
@@ -184,13 +219,11 @@ class _Run:
         self._known = self._spawned = 0
         self._produced: Produced | None = None
         self._tally = Tally()
-        #: whether all has ended and only words are left
-        self._over = False
         #: failures whose traceback was shown: one is enough for all that look alike
         self._shown: set[tuple[str, str]] = set()
         self._producer: Producer | None = None
-        deadline = None if settings.deadline_s is None else began_at + settings.deadline_s
-        self._ladder = Ladder(stop_timeout_s=settings.stop_timeout_s, deadline=deadline)
+        self._ladder = Ladder(stop_timeout_s=settings.stop_timeout_s)
+        queue._supervisor.halt_listeners.append(self.inbox.put)  # noqa: SLF001 - part of the library itself
         self._progress = Progress(
             terminal,
             mode="off" if settings.verbosity < 0 else settings.progress,
@@ -250,6 +283,8 @@ class _Run:
                     pass
                 case Handle():
                     self._ended(message)
+                case Halted():
+                    self._halted(message)
                 case Signalled():
                     self._take(self._ladder.signalled(message.number, time.monotonic()))
                 case Spawned():
@@ -302,7 +337,7 @@ class _Run:
             self._producer.stop()
         # What is said must be true at once, and the shutdown below begins in another thread.
         self._queue.pause()
-        self._say_stopping(step)
+        self._say_stopping(step, running=self._queue.stats().counts[Status.RUNNING])
         match step:
             case Step.FINISH:
                 self._shut_down(mode="finish")
@@ -312,6 +347,16 @@ class _Run:
                 self._shut_down(mode="kill", timeout=0)
             case _:
                 assert_never(step)
+
+    def _halted(self, news: Halted) -> None:
+        """The queue has halted by itself: say so, and wait for its end."""
+        step = self._ladder.halted(news)
+        if step is None:
+            return
+        if self._producer is not None:
+            self._producer.stop()
+        self._say_stopping(step, running=news.running)
+        self._shut_down(mode="drain")
 
     def _shut_down(self, *, mode: Literal["drain", "finish", "kill"], timeout: float | None = None) -> None:
         """Begin a shutdown, or make the one under way harsher, in a thread that waits for its end."""
@@ -343,7 +388,6 @@ class _Run:
 
     def _collect(self) -> None:
         """Read the ends of tasks whose messages have not come."""
-        self._over = True
         for handle, _ in list(self._open.values()):
             self._ended(handle)
 
@@ -360,12 +404,12 @@ class _Run:
         else:
             spec = found[1]
             end = ending.read_spawned(handle) if spec is None else ending.read(handle, spec)
+            # Not what the spec says: the flags may have said more.
+            end = end._replace(max_attempts=task_of(handle).rules.max_attempts)
             error = end.error
             if end.status is Status.FAILED:
                 self._say_failure(end)
             self._tally.went_badly(end)
-            if end.status is Status.FAILED and self._settings.stop_at_failure and not self._over:
-                self._take(self._ladder.failed())
         if self._results is not None:
             self._results.add(handle, error)
 
@@ -384,10 +428,9 @@ class _Run:
         for line in summary.failure_lines(end, full=full):
             self._terminal.line(*line)
 
-    def _say_stopping(self, step: Step) -> None:
+    def _say_stopping(self, step: Step, *, running: int) -> None:
         """Say that the run is being stopped, and what comes next."""
-        running = self._queue.stats().counts[Status.RUNNING]
-        words = summary.stopping_line(step, self._ladder, running=running)
+        words = summary.stopping_line(step, self._ladder, running=running, limit=self._settings.failure_limit())
         if words:
             self._terminal.line(("warn", words))
 
@@ -416,7 +459,7 @@ class _Run:
             if error is not None:
                 raise error
             return None
-        verdict, code = self._verdict(whole=whole, error=error)
+        verdict, code = self._verdict(whole=whole, error=error, at_deadline=report.halted == "deadline")
         quiet = self._settings.verbosity < 0 and verdict == "ok"
         if not quiet:
             self._say_first_line()
@@ -441,21 +484,24 @@ class _Run:
             if self._results.warning is not None:
                 self._terminal.line(("warn", self._results.warning))
 
-    def _verdict(self, *, whole: bool, error: ProcqError | None) -> tuple[summary.Verdict, Exit]:
+    def _verdict(self, *, whole: bool, error: ProcqError | None, at_deadline: bool) -> tuple[summary.Verdict, Exit]:
         """Judge the run.
 
         Args:
             whole: Whether everything was submitted and ran to its end.
             error: What was wrong with the jobs file, if something was.
+            at_deadline: Whether it was the deadline that ended the run.
         """
         if not whole and self._ladder.signal is not None:
             return "interrupted", Exit.FAILED
         if error is not None:
+            if isinstance(error, CommandLineError):  # it names a type of which no task came
+                return "FAILED", Exit.USAGE
             # A payload that cannot be pickled is a mistake of the file while nothing has run, and
             # a task that could not be done afterwards.
             unsent = isinstance(error.__cause__, PayloadError) or not isinstance(error, UsageError)
             return "FAILED", Exit.FAILED if unsent else Exit.JOBS_FILE
-        if not whole and self._ladder.cause == "deadline":
+        if not whole and at_deadline:
             return "stopped at the deadline", Exit.DEADLINE
         if not whole or self._tally.went_wrong:
             return "FAILED", Exit.FAILED

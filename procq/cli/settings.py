@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from procq import units
 from procq.cli.exits import CommandLineError
+from procq.halting import FailureLimit
 from procq.slots import DEFAULT_GROUP
 
 if TYPE_CHECKING:
     from procq.cli.terminal import ColorChoice
 
 _DURATION_HINT: Final = "write 250ms, 1.5s, 5m or 1h30m"
+#: What -k sets: no number of failures that a run could have.
+KEEP_GOING: Final = 0
 _CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
@@ -69,6 +72,18 @@ def _group(flag: str, text: str) -> tuple[str, int]:
     if not equals or not name:
         raise CommandLineError(f"{flag} {text}: expected NAME=N, such as heavy=2")
     return name, _at_least_one(f"{flag} {name}", number)
+
+
+def _failures(flag: str, text: str) -> int | str:
+    """Read a whole number of at least 1, or a share."""
+    value = int(text) if text.isdecimal() else text
+    try:
+        FailureLimit(value)
+    except units.UnitError:
+        raise CommandLineError(
+            f"{flag}={text}: expected a number of at least 1, or a share of at most 100% like 5%"
+        ) from None
+    return value
 
 
 def _duration(flag: str, text: str) -> float:
@@ -131,6 +146,14 @@ def deadline_s(text: str, now: datetime) -> float:
 # --- flags -------------------------------------------------------------------------------------
 
 
+def _limit(flag: str, text: str) -> tuple[str, int]:
+    """Read TYPE=N."""
+    name, _, number = text.rpartition("=")
+    if not name:
+        raise CommandLineError(f"{flag} {text}: expected TYPE=N", hint="such as --limit fetch=4")
+    return name, _at_least_one(f"{flag} {name}", number)
+
+
 def _flag(
     *names: str,
     read: Callable[[str, str], object] | None = None,
@@ -162,6 +185,12 @@ def _switch(*flags: tuple[str, object, str], default: object) -> Any:  # noqa: A
         for name, value, what in flags
     ]
     return field(metadata={"flags": ways, "queue": "", "task": ""})
+
+
+def _either(*declared: Any, queue: str = "") -> Any:  # noqa: ANN401
+    """Declare flags of which only one may be given, as they all make the same setting; None if none is."""
+    flags = [flag for one in declared for flag in one.metadata["flags"]]
+    return field(metadata={"flags": flags, "queue": queue, "task": ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +238,26 @@ class RunSettings:
     deadline_s: float | None = _flag(
         "--deadline", read=_deadline, metavar="D|HH:MM", help="end the run by then, exit code 4"
     )
-    stop_at_failure: bool = _switch(
-        ("-x", True, "stop at the first failure"),
-        ("-k", False, "keep going after failures (default)"),
-        default=False,
+    #: 0: keep going whatever the jobs file says
+    max_failures: int | str | None = _either(
+        _switch(
+            ("-x", 1, "stop at the first failure: --max-failures 1"),
+            ("-k", KEEP_GOING, "keep going after failures (default)"),
+            default=None,
+        ),
+        _flag(
+            "--max-failures",
+            read=_failures,
+            metavar="N|N%",
+            help="stop when so many tasks have failed, or such a share of them",
+        ),
+        queue="max_failures",
+    )
+    on_failure: Literal["finish", "kill"] | None = _flag(
+        "--on-failure",
+        choices=("finish", "kill"),
+        queue="on_failure",
+        help="what becomes then of running attempts (finish)",
     )
     stop_timeout_s: float | None = _flag(
         "--stop-timeout",
@@ -256,6 +301,34 @@ class RunSettings:
         queue="min_free_memory",
         help="start nothing beside what runs while less is available (no bound)",
     )
+    #: pairs of a type and a number
+    limits: Sequence[tuple[str, int]] = _flag(
+        "--limit",
+        read=_limit,
+        action="append",
+        default=[],
+        metavar="TYPE=N",
+        help="run at most so many tasks of a type at once; again for others",
+    )
+    max_pending: int | None = _flag(
+        "--max-pending",
+        read=_at_least_one,
+        metavar="N",
+        queue="max_pending",
+        help="tasks that wait at most; then the entry waits (no bound)",
+    )
+    policy: Literal["strict", "aging", "fair"] | None = _flag(
+        "--policy",
+        choices=("strict", "aging", "fair"),
+        help="who is next: priority, priority and wait, or a share for each level (strict)",
+    )
+    sets: Sequence[str] = _flag(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TYPE.OPTION=VALUE",
+        help="set an option of all tasks of a type, whatever they say; again for others",
+    )
     lookahead: int | None = _flag(
         "--lookahead",
         read=_at_least_one,
@@ -284,7 +357,16 @@ class RunSettings:
 
     def for_queue(self) -> dict[str, object]:
         """Return the parameters of `Queue` that were given."""
-        return self._given("queue")
+        given = self._given("queue")
+        if given.get("max_failures") == KEEP_GOING:
+            given["max_failures"] = None
+        return given
+
+    def failure_limit(self) -> str:
+        """Return how the bound on failures was given, for messages."""
+        if self.max_failures is None:
+            return "max_failures"  # in the jobs file
+        return "-x" if self.max_failures == 1 else f"--max-failures={self.max_failures}"
 
     def for_tasks(self) -> dict[str, object]:
         """Return the task options that were given for tasks that don't say."""
@@ -311,7 +393,7 @@ def settings_from(parsed: argparse.Namespace) -> RunSettings:
         CommandLineError: Two flags say how many workers the default group has.
     """
     values = {setting.name: getattr(parsed, setting.name) for setting in fields(RunSettings)}
-    for name in ("groups", "params"):
+    for name in ("groups", "limits", "params", "sets"):
         values[name] = tuple(values[name])  # argparse appends to a list
     settings = RunSettings(**values)
     default = dict(settings.groups).get(DEFAULT_GROUP)

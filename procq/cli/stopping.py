@@ -1,23 +1,27 @@
-"""How hard a run is being stopped, and why: the ladder that signals, -x and the deadline climb.
+"""How hard a run is being stopped, and why: the ladder that signals climb, and what else ends a run.
 
 Pure: it is told what happened and the time, and answers what has to be done.
 
-| what                     | does                                                              |
-|--------------------------|-------------------------------------------------------------------|
-| 1st SIGINT, SIGTERM, SIGHUP, first failure with -x | FINISH: nothing new starts, what runs ends |
-| 2nd SIGINT, the stop timeout, --deadline           | KILL: ask, kill after the grace            |
-| 3rd SIGINT                                         | KILL_NOW                                   |
+| what                                                          | does                                   |
+|---------------------------------------------------------------|----------------------------------------|
+| 1st SIGINT, SIGTERM, SIGHUP, an entry that raises             | FINISH: nothing new starts, what runs ends |
+| 2nd SIGINT, the stop timeout                                  | KILL: ask, kill after the grace        |
+| 3rd SIGINT                                                    | KILL_NOW                               |
+
+Too many failures and the deadline halt the queue by itself; the ladder only takes note of how hard.
 """
 
 import signal
 from enum import IntEnum
 from typing import Final, Literal, final
 
+from procq.halting import Halted
+
 #: Bounds SIGTERM and SIGHUP when --stop-timeout does not: whoever sends them usually kills soon,
 #: Docker after 10 s, so 8 leave time for the grace and the summary.
 DEFAULT_STOP_TIMEOUT_S: Final = 8.0
 
-Cause = Literal["signal", "failure", "deadline", "producer"]
+Cause = Literal["signal", "max_failures", "deadline", "producer"]
 
 
 class Step(IntEnum):
@@ -36,18 +40,16 @@ class Ladder:
     Args:
         stop_timeout_s: How long running attempts get after a stop signal; None: as long as they
             need after SIGINT, `DEFAULT_STOP_TIMEOUT_S` after SIGTERM and SIGHUP.
-        deadline: The instant the run must end by, or None.
     """
 
-    __slots__ = ("_deadline", "_kill_at", "_stop_timeout_s", "cause", "signal", "step")
+    __slots__ = ("_kill_at", "_stop_timeout_s", "cause", "signal", "step")
 
-    def __init__(self, *, stop_timeout_s: float | None = None, deadline: float | None = None) -> None:
+    def __init__(self, *, stop_timeout_s: float | None = None) -> None:
         self._stop_timeout_s = stop_timeout_s
-        self._deadline = deadline
         #: when FINISH becomes KILL
         self._kill_at: float | None = None
         self.step = Step.NONE
-        #: what made the run stop first; None while it goes on
+        #: what made it climb to this step; None while the run goes on
         self.cause: Cause | None = None
         #: the first stop signal, by which the process will die
         self.signal: signal.Signals | None = None
@@ -70,9 +72,9 @@ class Ladder:
             self._kill_at = now + bound
         return self._climb(wanted, "signal")
 
-    def failed(self) -> Step | None:
-        """A task failed, and -x was given; return the step to take."""
-        return self._climb(Step.FINISH, "failure")
+    def halted(self, news: Halted) -> Step | None:
+        """The queue has halted by itself; return the step that it took, None if the run is stopped as hard already."""
+        return self._climb(Step.KILL if news.how == "kill" else Step.FINISH, news.why)
 
     def broken(self) -> Step | None:
         """The entry raised or gave what is no task; return the step to take."""
@@ -80,9 +82,6 @@ class Ladder:
 
     def passed(self, now: float) -> Step | None:
         """Time has passed; return the step to take, None if nothing is due."""
-        if self._deadline is not None and now >= self._deadline:
-            self._deadline = None
-            return self._climb(Step.KILL, "deadline")
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             return self._climb(Step.KILL, "signal")
@@ -90,14 +89,12 @@ class Ladder:
 
     def next_due(self) -> float | None:
         """Return the instant at which `passed` must be called next, None if there is none."""
-        instants = [instant for instant in (self._deadline, self._kill_at) if instant is not None]
-        return min(instants, default=None)
+        return self._kill_at
 
     def _climb(self, wanted: Step, cause: Cause) -> Step | None:
         """Take a step up; return it, or None if the run is stopped as hard already."""
         if wanted <= self.step:
             return None
         self.step = wanted
-        if self.cause is None:
-            self.cause = cause
+        self.cause = cause
         return wanted

@@ -44,14 +44,23 @@ def failure_lines(ending: Ending, *, full: bool) -> Iterator[Line]:
         yield (("dim", f"    {line}"),)
 
 
-def stopping_line(step: Step, ladder: Ladder, *, running: int) -> str:
-    """Return what a run that is being stopped does now; empty if that is told in another place."""
+def stopping_line(step: Step, ladder: Ladder, *, running: int, limit: str) -> str:
+    """Return what a run that is being stopped does now; empty if that is told in another place.
+
+    Args:
+        step: How hard it is being stopped.
+        ladder: Why.
+        running: How many tasks run.
+        limit: How the bound on failures was given.
+    """
     tasks = _count(running, "running task") if running else "nothing running"
     match step, ladder.cause:
         case _, "producer":  # what was wrong with the jobs file is told at the end
             return ""
-        case Step.FINISH, "failure":
-            return f"-x: finishing {tasks}"
+        case Step.FINISH, "max_failures":
+            return f"{limit}: finishing {tasks}"
+        case Step.KILL, "max_failures":
+            return f"{limit}: stopping {tasks}"
         case Step.FINISH, _ if ladder.signal is signal.SIGINT:
             return f"finishing {tasks}; Ctrl-C again kills them"
         case Step.FINISH, _:

@@ -26,7 +26,7 @@ from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict, WeightedFair
 from procq.core.shares import Key, ready_lanes
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
-from procq.core.task import CapturedRun, Cause, Run, Task
+from procq.core.task import CapturedRun, Cause, CutCause, Run, Task
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError, UsageError
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
@@ -138,13 +138,17 @@ class Scheduler:
         #: takes down what happens, for those who listen to events; None: nobody does
         self.facts: Facts | None = None
         self._next_seq = 0
-        #: shutdown cuts the work short: nothing new becomes ready (contract E4, G1)
-        self._cutting = False
+        #: why the work is cut short, so that nothing new becomes ready (contract E4, G1, G6); None: it is not
+        self._cutting: CutCause | None = None
 
     @property
     def waiting(self) -> int:
         """How many tasks have not ended and do not run."""
         return self.open - len(self.running)
+
+    def ended_as(self, status: Status) -> int:
+        """How many tasks are in a terminal state, those included that are forgotten."""
+        return self._ends[status]
 
     @property
     def counts(self) -> dict[Status, int]:
@@ -199,6 +203,32 @@ class Scheduler:
                 self.ready.push(task)
             else:
                 self._accept_bound(task, now)
+
+    def replace(self, old: Sequence[Task], tasks: Sequence[Task], now: float) -> None:
+        """Take in new tasks, of which some take the ids of known ones, all or none (contract C4).
+
+        What waits of those ends CANCELLED, what has ended is forgotten.  One that was sent ahead must
+        be taken back, or started, by the driver first.
+
+        Raises:
+            DuplicateTaskError: One of them runs or is waited for, or an id is already in use by another task.
+            UsageError: As `accept`.
+        """
+        for task in old:
+            _check_replaceable(task)
+        self._refuse_duplicates(tasks, frozenset(task.id for task in old))
+        for task in tasks:
+            self._check_place(task)
+        for task in old:
+            if task.status not in TERMINAL:
+                self._leave(task)
+                self._end(task, _CANCELLED, now, cause="replaced")
+            if task.trouble is not None:
+                task.trouble.is_replaced = True
+            self.letters.remove(task)
+            self._finished.pop(task.seq, None)
+            self._forget(task)
+        self.accept(tasks, now)
 
     def _check_place(self, task: Task) -> None:
         """Refuse a task that could never start.
@@ -263,14 +293,14 @@ class Scheduler:
             return False
         self.accept(tasks, now)
         self.end(parent, fence, ended, now)
-        if self._cutting:
-            self._cut(tasks, now)
+        if self._cutting is not None:
+            self._cut(tasks, now, self._cutting)
         return True
 
-    def _refuse_duplicates(self, tasks: Sequence[Task]) -> None:
+    def _refuse_duplicates(self, tasks: Sequence[Task], freed: frozenset[str] = frozenset()) -> None:
         seen: set[str] = set()
         for task in tasks:
-            if task.id in self.tasks or task.id in seen:
+            if (task.id in self.tasks and task.id not in freed) or task.id in seen:
                 raise DuplicateTaskError(task.id)
             seen.add(task.id)
 
@@ -439,8 +469,8 @@ class Scheduler:
             self._count_end(task)
             self._learn(task, None, now)
             self.ready.returned(task)
-        if self._cutting:
-            self._end(task, _CANCELLED, now, cause="shutdown")
+        if self._cutting is not None:
+            self._end(task, _CANCELLED, now, cause=self._cutting)
             return
         task.started_at = None
         if not task.history:
@@ -628,9 +658,9 @@ class Scheduler:
         return (self._backoff if backoff is None else backoff).delay(task.failures, self._draw())
 
     def _retry(self, task: Task, delay_s: float, now: float) -> None:
-        """Put a task back; when shutdown cuts the work short, cancel it instead (G1, G2)."""
-        if self._cutting:
-            self._end(task, _CANCELLED, now, cause="shutdown")
+        """Put a task back; when the work is cut short, cancel it instead (G1, G2)."""
+        if self._cutting is not None:
+            self._end(task, _CANCELLED, now, cause=self._cutting)
             return
         self.retries += 1
         if delay_s > 0:
@@ -754,24 +784,24 @@ class Scheduler:
         self._end(task, _CANCELLED, now, cause="cancelled")
         return "cancelled"
 
-    def cut_off(self, now: float) -> list[Task]:
+    def cut_off(self, now: float, cause: CutCause = "shutdown") -> list[Task]:
         """Cancel everything that waits, and retry nothing from now on (contract G1).
 
         What was sent ahead must be taken back, or started, by the driver first.  Returns what it
-        cancelled, in order of submission.
+        cancelled, in order of submission.  May be called again, for another cause from then on.
         """
-        self._cutting = True
+        self._cutting = cause
         waiting = sorted((task for task in self.tasks.values() if task.status in WAITING), key=_by_seq)
-        self._cut(waiting, now)
+        self._cut(waiting, now, cause)
         return waiting
 
-    def _cut(self, tasks: Sequence[Task], now: float) -> None:
-        """Cancel those of some tasks that wait, for a shutdown."""
-        # Dependents first, so that each is cancelled for the shutdown, not for its dependency.
+    def _cut(self, tasks: Sequence[Task], now: float, cause: CutCause) -> None:
+        """Cancel those of some tasks that wait, for a shutdown or a halt."""
+        # Dependents first, so that each is cancelled for that, not for its dependency.
         for task in reversed(tasks):
             if task.status in WAITING:
                 self._leave(task)
-                self._end(task, _CANCELLED, now, cause="shutdown")
+                self._end(task, _CANCELLED, now, cause=cause)
 
     def fail_waiting(self, ended: Ended, now: float) -> None:
         """End everything READY or SCHEDULED as FAILED: attempts cannot be run at all (D11).
@@ -795,21 +825,25 @@ class Scheduler:
             cancelled again at once because a dependency still stands in its way.
 
         Raises:
-            DuplicateTaskError: It was forgotten, and its id was given to another task since.
+            DuplicateTaskError: Its id was given to another task since, as it was forgotten or replaced.
         """
         if task.status not in UNSUCCESSFUL:
             return False
-        if self.tasks.get(task.id, task) is not task:
-            raise DuplicateTaskError(task.id, "a task that was submitted after this one was forgotten")
+        if self._is_displaced(task):
+            raise DuplicateTaskError(task.id, "a task that was submitted after this one was forgotten or replaced")
         revived = [task]
         if with_dependents:
             for ended in revived:  # grows while it is walked
                 revived += ended.cut
             revived.sort(key=_by_seq)  # dependencies were submitted before their dependents
         for one in revived:
-            if self.tasks.get(one.id, one) is one:
+            if not self._is_displaced(one):
                 self._revive(one, now, reset_attempts=reset_attempts)
         return task.status not in TERMINAL
+
+    def _is_displaced(self, task: Task) -> bool:
+        """Whether another task has its id, or has replaced it and is forgotten by now."""
+        return self.tasks.get(task.id, task) is not task or (task.trouble is not None and task.trouble.is_replaced)
 
     def _revive(self, task: Task, now: float, *, reset_attempts: bool) -> None:
         """Bring one task back from its end."""
@@ -970,6 +1004,25 @@ def _illegal(task: Task, status: Status) -> InternalError:
     )
     error.history = task.records()
     return error
+
+
+def _check_replaceable(task: Task) -> None:
+    """Refuse to put another task into the place of one (contract C4).
+
+    Raises:
+        DuplicateTaskError: It runs, or open tasks wait for it, which would be cut.
+    """
+    if task.status is _RUNNING:
+        raise DuplicateTaskError(
+            task.id, "a task that runs, and so can't be replaced", hint="cancel it, or wait for its end"
+        )
+    waiting = [] if task.status in TERMINAL else [one for one in task.dependents or () if one.status is _BLOCKED]
+    if waiting:
+        raise DuplicateTaskError(
+            task.id,
+            f"a task that others wait for ({waiting[0].id!r} is one), and so can't be replaced",
+            hint="cancel those, or give the new task another id",
+        )
 
 
 def _origin_of(dependency: Task) -> str:

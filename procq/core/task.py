@@ -25,8 +25,10 @@ Run = tuple[float, float, int | None, float, int]
 #: Likewise, where what it wrote is captured; then stdout and stderr.
 CapturedRun = tuple[float, float, int | None, float, int, str | None, str | None]
 
+#: Why all the work is cut short: by a shutdown, or because the queue halted by itself.
+CutCause = Literal["shutdown", "max_failures", "deadline"]
 #: Why a task is CANCELLED.
-Cause = Literal["cancelled", "shutdown", "expired", "dependency", "not needed"]
+Cause = Literal[CutCause, "cancelled", "replaced", "expired", "dependency", "not needed"]
 
 
 class Rules(Protocol):
@@ -123,7 +125,7 @@ class Conditions:
 class Trouble:
     """All that did not go as wished with a task, until it is forgotten."""
 
-    __slots__ = ("cause", "cut", "ended", "history", "origin")
+    __slots__ = ("cause", "cut", "ended", "history", "is_replaced", "origin")
 
     def __init__(self) -> None:
         #: reports of the attempts that ended without success, with their numbers
@@ -132,6 +134,8 @@ class Trouble:
         self.ended: Ended | None = None
         #: why it is CANCELLED; None in any other state
         self.cause: Cause | None = None
+        #: whether another task has taken its id for good, so that it cannot be replayed (C4)
+        self.is_replaced = False
         #: the task where the failure began that cancelled this one
         self.origin: str | None = None
         #: all and only tasks that are CANCELLED because this one ended as it did (F7), as keys

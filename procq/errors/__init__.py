@@ -52,11 +52,9 @@ class _NamedError(UsageError, KeyError):
 class DuplicateTaskError(UsageError, ValueError):
     """The id is already used by another task (contract C4, J3)."""
 
-    def __init__(self, task_id: str, detail: str = "") -> None:
+    def __init__(self, task_id: str, detail: str = "", hint: str = "give the new task another id") -> None:
         self.task_id = task_id
-        super().__init__(
-            f"id {task_id!r} is already used{f' by {detail}' if detail else ''}; give the new task another id"
-        )
+        super().__init__(f"id {task_id!r} is already used{f' by {detail}' if detail else ''}; {hint}")
 
 
 class UnknownTaskError(_NamedError):
@@ -104,7 +102,7 @@ class PayloadError(UsageError, TypeError):
 
 
 class QueueClosedError(UsageError, RuntimeError):
-    """The queue takes no more work: `shutdown` began, or this is not its process (contract C7)."""
+    """The queue takes no more work: `shutdown` began, it has halted, or this is not its process (contract C7, G6)."""
 
 
 class QueueFullError(UsageError, RuntimeError):

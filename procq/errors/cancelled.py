@@ -10,7 +10,7 @@ from procq.errors import TaskError
 
 
 class TaskCancelled(TaskError, CancelledError):  # noqa: N818 - what befell a task, not a misuse
-    """The task was cancelled, by `cancel` or by a shutdown (contract F1)."""
+    """The task was cancelled, by `cancel`, a shutdown or a halt of its queue, or replaced (contract F1, G6, C4)."""
 
     __module__ = "procq.errors"
 

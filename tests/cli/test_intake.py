@@ -1,15 +1,18 @@
 """What becomes of a jobs file's specs on their way into the queue."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from procq.cli.exits import CommandLineError
 from procq.cli.intake import Intake
+from procq.cli.pertype import PerType
 from procq.errors import CycleError, DuplicateTaskError, JobsFileError, UnknownDependencyError
-from procq.handle import Handle
+from procq.handle import Handle, task_of
 from procq.queue import Queue
-from procq.spec import TaskSpec, task
+from procq.spec import Options, TaskSpec, task
 
 Spec = TaskSpec[Any]
 
@@ -134,6 +137,46 @@ def test_defaults_are_for_tasks_that_do_not_say(queue: Queue, book: Book) -> Non
         ("careful", 2, 30.0),
         ("work", 7, 30.0),
     ]
+
+
+def test_what_was_set_for_a_type_wins_over_what_its_tasks_say(queue: Queue, book: Book) -> None:
+    pertype = PerType(["careful.max_attempts=5", "careful.delay=1s"])
+    intake = Intake(queue, defaults={"max_attempts": 9}, pertype=pertype, accepted=book.accepted)
+
+    intake.take(careful.using(max_attempts=3, run_at=datetime.now(UTC)).spec())
+    intake.take(work.spec())
+
+    first, second = (task_of(handle).rules for handle in book.handles)
+    assert (first.max_attempts, second.max_attempts) == (5, 9)
+    assert isinstance(first, Options)
+    assert (first.delay_s, first.run_at) == (1.0, None), "one takes the place of the other"
+
+
+def test_what_was_set_goes_for_handlers_too(make_queue: Callable[..., Queue], book: Book) -> None:
+    queue = make_queue(handlers={"resize": print})
+    intake = Intake(queue, defaults={}, pertype=PerType(["resize.cpus=1", "resize.timeout=5s"]), accepted=book.accepted)
+
+    intake.take(TaskSpec(type="resize", payload=1, timeout=3))
+
+    assert task_of(book.handles[0]).rules.timeout_s == 5
+
+
+def test_a_list_that_lacks_a_named_type_is_refused_whole(queue: Queue, book: Book) -> None:
+    intake = Intake(queue, defaults={}, pertype=PerType(["carefull.cpus=1"]), accepted=book.accepted)
+
+    with pytest.raises(CommandLineError, match="types are careful, work"):
+        intake.take_all([work.spec(careful.spec())])
+    assert book.specs == []
+
+
+def test_a_generator_may_yield_a_named_type_at_any_time(queue: Queue, book: Book) -> None:
+    intake = Intake(queue, defaults={}, pertype=PerType(["late.cpus=1", "never.cpus=1"]), accepted=book.accepted)
+
+    intake.take(work.spec())
+    intake.take(work.using(type="late").spec())
+
+    with pytest.raises(CommandLineError, match="'never'"):
+        intake.finish()
 
 
 def test_a_handlers_task_keeps_its_type_and_payload(make_queue: Callable[..., Queue], book: Book) -> None:

@@ -9,7 +9,7 @@ import pytest
 from procq import Queue
 from procq.cli.exits import CommandLineError
 from procq.cli.parser import COMMANDS, check_command, run_parser
-from procq.cli.settings import RunSettings, Workers, deadline_s, settings_from
+from procq.cli.settings import KEEP_GOING, RunSettings, Workers, deadline_s, settings_from
 from procq.spec import OptionArguments
 
 
@@ -38,9 +38,13 @@ def refusal(*flags: str) -> CommandLineError:
         ([], "timeout_s", None),
         (["--timeout", "1m30s"], "timeout_s", 90.0),
         (["--deadline", "2h"], "deadline_s", 7200.0),
-        ([], "stop_at_failure", False),
-        (["-x"], "stop_at_failure", True),
-        (["-k"], "stop_at_failure", False),
+        ([], "max_failures", None),
+        (["-x"], "max_failures", 1),
+        (["-k"], "max_failures", KEEP_GOING),
+        (["--max-failures", "3"], "max_failures", 3),
+        (["--max-failures=2.5%"], "max_failures", "2.5%"),
+        ([], "on_failure", None),
+        (["--on-failure", "kill"], "on_failure", "kill"),
         ([], "stop_timeout_s", None),
         (["--stop-timeout", "0"], "stop_timeout_s", 0.0),
         ([], "kill_grace_s", None),
@@ -64,6 +68,12 @@ def refusal(*flags: str) -> CommandLineError:
         (["--interval", "5s"], "interval_s", 5.0),
         (["--allow-empty"], "allow_empty", True),
         (["--lookahead", "10"], "lookahead", 10),
+        ([], "limits", ()),
+        (["--limit", "fetch=4", "--limit=Photo.shrink=1"], "limits", (("fetch", 4), ("Photo.shrink", 1))),
+        (["--max-pending", "10"], "max_pending", 10),
+        ([], "policy", None),
+        (["--policy", "aging"], "policy", "aging"),
+        (["--set", "a.cpus=2", "--set=b.timeout=5s"], "sets", ("a.cpus=2", "b.timeout=5s")),
         (["--results", "out.jsonl"], "results", "out.jsonl"),
     ],
 )
@@ -93,7 +103,21 @@ def test_a_flag_sets_its_setting(flags: list[str], name: str, value: object) -> 
         (["--min-free-memory", "-1GB"], "--min-free-memory: expected one argument"),
         (["--deadline", "25:00"], '--deadline="25:00": neither a duration nor a time of day'),
         (["-x", "-k"], "-k: not allowed with argument -x"),
+        (["-x", "--max-failures=3"], "--max-failures: not allowed with argument -x"),
+        (["--max-failures=3", "-k"], "-k: not allowed with argument --max-failures"),
+        (["--max-failures=0"], "--max-failures=0: expected a number of at least 1, or a share of at most 100% like 5%"),
+        (
+            ["--max-failures=1%%"],
+            "--max-failures=1%%: expected a number of at least 1, or a share of at most 100% like 5%",
+        ),
+        (
+            ["--max-failures=200%"],
+            "--max-failures=200%: expected a number of at least 1, or a share of at most 100% like 5%",
+        ),
         (["-p"], "-p: expected one argument"),
+        (["--limit", "fetch"], "--limit fetch: expected TYPE=N"),
+        (["--limit", "fetch=0"], "--limit fetch=0: must be a whole number of at least 1"),
+        (["--max-pending", "0"], "--max-pending=0: must be a whole number of at least 1"),
         (["--nope"], "unknown argument: --nope"),
         (["more.py"], "unknown argument: more.py"),
         (["--time", "3"], "unknown argument: --time"),
@@ -162,8 +186,9 @@ def test_a_known_command_is_none_of_that(command: str) -> None:
 def test_K1_what_a_queue_or_a_task_is_given_is_what_the_flags_said() -> None:
     given = settings("--kill-grace", "250ms", "--recycle-memory", "1GB", "--timeout", "2s", "-x", "-j", "3")
 
-    assert given.for_queue() == {"kill_grace": 0.25, "recycle_memory": 10**9}
+    assert given.for_queue() == {"kill_grace": 0.25, "recycle_memory": 10**9, "max_failures": 1}
     assert given.for_tasks() == {"timeout": 2.0}
+    assert settings("-k").for_queue() == {"max_failures": None}, "whatever the jobs file says"
     assert settings().for_queue() == settings().for_tasks() == {}
 
 

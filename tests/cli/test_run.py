@@ -56,6 +56,17 @@ def sleep(seconds):
     time.sleep(seconds)
 
 @task
+def begin_and_sleep(seconds):
+    (HERE / "begun").touch()
+    time.sleep(seconds)
+
+@task
+def fail_once_begun(x):
+    while not (HERE / "begun").exists():
+        time.sleep(0.01)
+    raise ValueError(x)
+
+@task
 def crash():
     os._exit(3)
 
@@ -106,6 +117,7 @@ def fail_first():
     yield fail.spec("x")
     for x in range(1000):
         yield sleep.spec(0.02)
+def fail_beside(): return [begin_and_sleep.spec(60), fail_once_begun.spec("x"), square.spec(1)]
 def long(): return [sleep.spec(60) for _ in range(4)]
 def crashes(): return [crash.spec()]
 def hungry(): return [hold.spec(150_000_000)]
@@ -154,6 +166,8 @@ def handler():
 import procq
 @procq.jobs(limits={"sleep": 1}, workers=1)
 def carried(): return [square.spec(1)]
+@procq.jobs(max_failures=2, workers=1)
+def carried_limit(): return [fail.spec(x) for x in range(9)]
 def carried_badly(): return [square.spec(1)]
 procq.jobs(limit=3)(carried_badly)
 def carried_wrongly(): return [square.spec(1)]
@@ -222,6 +236,10 @@ def first_error(done: Finished) -> str:
         ("crashes", [], 1),
         ("fail_first", ["-x"], 1),
         ("fail_first", ["-x", "--lookahead=1"], 1),
+        ("many_bad", ["--max-failures=2"], 1),
+        ("bad", ["--max-failures=50%"], 1),
+        ("fail_beside", ["-x", "--on-failure=kill", "--kill-grace=100ms"], 1),
+        ("good", ["--max-failures=1", "--on-failure=kill"], 0),
         ("good", ["--nope"], 2),
         ("good", ["-j0"], 2),
         ("good", ["--timeout=5 minuts"], 2),
@@ -456,10 +474,47 @@ def test_a_timeout_from_the_command_line_is_for_tasks_that_do_not_say(run: Run) 
 def test_x_stops_at_the_first_failure(run: Run) -> None:
     done = run("fail_first", "-x")
 
-    assert re.search(r"^-x: finishing ", done.err, re.MULTILINE)
+    assert re.search(r"^x failed .*^-x: finishing ", done.err, re.MULTILINE | re.DOTALL)
     counts = re.search(r"FAILED in \S+: (\d+) ok, 1 failed, 0 skipped, (\d+) cancelled", done.err)
     assert counts is not None, done.err
     assert int(counts[1]) < 1000
+
+
+def test_G6_after_the_failure_that_stops_it_nothing_starts(run: Run) -> None:
+    done = run("fail_first", "-x", "-j1")
+
+    assert re.search(r"^-x: finishing nothing running$", done.err, re.MULTILINE)
+    assert ": 0 ok, 1 failed, 0 skipped, " in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "failed", "said"),
+    [
+        (["--max-failures=3"], 3, "--max-failures=3: finishing nothing running"),
+        (["--max-failures=5%"], 20, "--max-failures=5%: finishing nothing running"),
+        (["--max-failures", "4", "--on-failure", "kill"], 4, "--max-failures=4: stopping nothing running"),
+    ],
+)
+def test_G6_so_many_failures_stop_a_run_and_no_more(run: Run, flags: list[str], failed: int, said: str) -> None:
+    done = run("many_bad", "-j1", *flags)
+
+    assert said in done.err.splitlines()
+    assert f": 0 ok, {failed} failed, 0 skipped, " in done.err
+
+
+def test_G6_what_runs_beside_the_failure_may_be_stopped(run: Run) -> None:
+    done = run("fail_beside", "-x", "--on-failure=kill", "--kill-grace=100ms")
+
+    assert "-x: stopping 1 running task" in done.err.splitlines()
+    assert ": 0 ok, 1 failed, 0 skipped, 2 cancelled" in done.err
+
+
+def test_G6_the_mark_may_carry_the_limit_and_the_flags_win(run: Run) -> None:
+    done = run("carried_limit", "-j1")
+
+    assert "max_failures: finishing nothing running" in done.err.splitlines()
+    assert ": 0 ok, 2 failed, 0 skipped, 7 cancelled" in done.err
+    assert ", 9 failed, " in run("carried_limit", "-k").err
 
 
 def test_going_on_after_failures_is_the_default(run: Run) -> None:
@@ -474,6 +529,26 @@ def test_the_deadline_names_itself(run: Run) -> None:
     assert re.search(
         r"^stopped at the deadline after \S+: 0 ok, 0 failed, 0 skipped, 4 cancelled$", done.err, re.MULTILINE
     )
+
+
+def test_G6_the_deadline_ends_a_run_whose_producer_blocks(write: Write, procq: Run) -> None:
+    """No task ends then that could tell anybody."""
+    write("""
+        import threading
+        from procq import task
+
+        @task
+        def square(x): return x * x
+
+        def jobs():
+            yield square.spec(1)
+            threading.Event().wait()
+    """)
+
+    done = procq("run", "jobs.py", "--deadline=1s")
+
+    assert done.code == 4
+    assert re.search(r"^stopped at the deadline after \S+: 1 ok$", done.err, re.MULTILINE), done.err
 
 
 def test_a_deadline_that_was_not_needed_changes_nothing(run: Run) -> None:
@@ -660,6 +735,130 @@ def test_C4_ids_are_the_same_in_every_run(run: Run) -> None:
 
     assert ids[0] == ids[1]
     assert all(re.fullmatch(r"square-[0-9a-f]{16}", task_id) for task_id in ids[0])
+
+
+# --- flags for single types, and what bounds the whole -------------------------------------------
+
+
+def test_an_option_is_set_for_all_tasks_of_a_type(run: Run) -> None:
+    assert run("reckless", "--set", "careless.max_attempts=2").code == 0
+    done = run("bad", "--set", "fail.max_attempts=3", "--set", "fail.backoff=0")
+    assert "attempt 3/3  ValueError" in done.err
+
+
+def test_E6_an_option_is_set_for_spawned_tasks_too(write: Write, procq: Run) -> None:
+    write("""
+        from procq import Spawn, task
+
+        @task(max_attempts=1, backoff=0)
+        def leaf(x): raise ValueError(x)
+
+        @task
+        def root(): return Spawn([leaf.spec(1)])
+
+        def jobs(): return [root.spec()]
+    """)
+
+    assert "attempt 3/3  ValueError" in procq("run", "jobs.py", "-j1", "--set", "leaf.max_attempts=3").err
+
+
+def test_a_type_that_no_task_has_is_refused_before_anything_starts(here: Run) -> None:
+    done = here("good", "--set", "sqare.timeout=5s")
+
+    assert done.code == 2
+    assert first_error(done) == "--set sqare.timeout=5s: no task has the type 'sqare'"
+    assert "hint: did you mean `square`? types are " in done.err
+
+
+def test_a_type_that_no_task_of_a_generator_had_is_told_at_both_ends(run: Run) -> None:
+    done = run("lazily", "--limit", "sqare=1")
+
+    assert done.code == 2
+    assert done.err.startswith("warning: --limit sqare=1: no task has the type 'sqare' so far; did you mean `square`?")
+    assert first_error(done) == "--limit sqare=1: no task has the type 'sqare'"
+
+
+def test_B4_a_limit_holds_for_its_type(write: Write, procq: Run) -> None:
+    write("""
+        import time
+        from pathlib import Path
+        from procq import task
+
+        @task
+        def alone(x):
+            lock = Path(__file__).parent / "lock"
+            lock.touch(exist_ok=False)
+            time.sleep(0.02)
+            lock.unlink()
+
+        def jobs(): return [alone.spec(x) for x in range(10)]
+    """)
+
+    assert procq("run", "jobs.py", "-j2", "--limit", "alone=1").code == 0
+
+
+def test_B4_limits_of_the_mark_stay_but_for_those_given(write: Write, procq: Run) -> None:
+    write("""
+        import procq
+
+        @procq.task
+        def one(x): ...
+        @procq.task
+        def other(x): ...
+
+        @procq.jobs(limits={"one": 0, "other": 1})
+        def jobs(): return [one.spec(1)]
+    """)
+
+    assert procq("run", "jobs.py", "-j1", "--limit", "one=1").code == 0
+    assert "limits['one']=0" in procq("run", "jobs.py", "-j1", "--limit", "other=2").err
+
+
+@pytest.mark.parametrize(("policy", "order"), [("strict", "hhhhl"), ("aging", "hhhhl"), ("fair", "hlhhh")])
+def test_B6_the_policy_says_who_is_next(write: Write, procq: Run, policy: str, order: str) -> None:
+    write("""
+        from pathlib import Path
+        from procq import Priority, task
+
+        @task
+        def note(letter):
+            with (Path(__file__).parent / "log").open("a") as log:
+                log.write(letter)
+
+        def jobs():
+            return [note.using(priority=Priority.NORMAL).spec("l")] + [
+                note.using(priority=Priority.HIGH, id=f"h{x}").spec("h") for x in range(4)
+            ]
+    """)
+
+    assert procq("run", "jobs.py", "-j1", "--policy", policy).code == 0
+    log = write("", "other.py").parent / "log"
+    assert log.read_text() == order
+
+
+@pytest.mark.parametrize("flags", [["--max-pending=1"], ["--max-pending=1", "--lookahead=5"], ["--lookahead=1"]])
+def test_C6_at_most_so_many_tasks_wait(write: Write, procq: Run, flags: list[str]) -> None:
+    write("""
+        from pathlib import Path
+        from procq import task
+
+        HERE = Path(__file__).parent
+
+        @task
+        def check(x):
+            (HERE / f"done-{x}").touch()
+
+        def jobs():
+            for x in range(20):
+                # One runs, one waits, and this one is being made.
+                done = len(list(HERE.glob("done-*")))
+                assert x - done <= 3, f"{x} with {done} done"
+                yield check.spec(x)
+    """)
+
+    done = procq("run", "jobs.py", "-j1", *flags)
+
+    assert done.code == 0, done.err
 
 
 def test_a_small_lookahead_is_enough(run: Run) -> None:

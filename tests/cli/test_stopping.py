@@ -2,7 +2,10 @@
 
 from signal import SIGHUP, SIGINT, SIGTERM
 
+import pytest
+
 from procq.cli.stopping import Ladder, Step
+from procq.halting import Halted
 
 
 def test_three_presses_climb_three_steps() -> None:
@@ -68,33 +71,29 @@ def test_sigterm_bounds_what_ctrl_c_did_not() -> None:
     assert ladder.signal is SIGINT
 
 
-def test_the_first_failure_finishes_and_ctrl_c_then_kills() -> None:
+def test_G6_a_halt_finishes_and_ctrl_c_then_kills() -> None:
     ladder = Ladder()
 
-    assert ladder.failed() is Step.FINISH
-    assert ladder.failed() is None
-    assert ladder.cause == "failure"
-    assert ladder.signalled(SIGINT, 1.0) is Step.KILL
-    assert ladder.cause == "failure"
+    assert (ladder.halted(Halted("max_failures", "finish", 2)), ladder.cause) == (Step.FINISH, "max_failures")
+    assert (ladder.signalled(SIGINT, 1.0), ladder.cause) == (Step.KILL, "signal")
 
 
-def test_the_deadline_kills() -> None:
-    ladder = Ladder(deadline=10.0)
+@pytest.mark.parametrize("news", [Halted("max_failures", "kill", 2), Halted("deadline", "kill", 2)])
+def test_G6_a_halt_that_kills_is_no_signal(news: Halted) -> None:
+    ladder = Ladder()
 
-    assert ladder.next_due() == 10.0
-    assert ladder.passed(9.9) is None
-    assert ladder.passed(10.0) is Step.KILL
-    assert ladder.cause == "deadline"
+    assert ladder.halted(news) is Step.KILL
+    assert ladder.cause == news.why
     assert ladder.signal is None
+    assert ladder.signalled(SIGINT, 1.0) is Step.KILL_NOW
 
 
-def test_whichever_bound_comes_first_is_due() -> None:
-    ladder = Ladder(stop_timeout_s=5.0, deadline=10.0)
+def test_G6_a_halt_after_ctrl_c_counts_if_it_is_harsher() -> None:
+    ladder = Ladder()
+    ladder.signalled(SIGINT, 1.0)
 
-    ladder.signalled(SIGINT, 7.0)
-    assert ladder.next_due() == 10.0
-    assert ladder.passed(10.0) is Step.KILL
-    assert ladder.passed(12.0) is None
+    assert (ladder.halted(Halted("max_failures", "finish", 2)), ladder.cause) == (None, "signal")
+    assert (ladder.halted(Halted("deadline", "kill", 2)), ladder.cause) == (Step.KILL, "deadline")
 
 
 def test_a_broken_producer_lets_what_runs_finish() -> None:

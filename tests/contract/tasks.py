@@ -118,6 +118,12 @@ def work_and_swallow(duration: float) -> str:
     return "nothing happened"
 
 
+def work_and_swallow_again(duration: float) -> None:
+    """Take long, whatever is asked."""
+    for _ in range(100):
+        work_and_swallow(duration)
+
+
 def meet(place: str) -> str:
     """Let the test do something while the first attempt runs."""
     if procq.current().attempt != 1:
@@ -179,6 +185,12 @@ class StubbornError(Exception):
 
 def fail(text: str = "bad input") -> None:
     raise ValueError(text)
+
+
+def fail_at_three(number: int) -> int:
+    if number == 3:
+        raise ValueError("three")
+    return number
 
 
 def fail_own(text: str, code: int) -> None:

@@ -28,12 +28,12 @@ def test_G1_drain_runs_everything_accepted_retries_and_waiting_tasks_included(dr
 
     assert [handle.result() for handle in (plain, flaky, delayed, dependent)] == [1, "done", 2, 3]
     assert report.drained
-    assert report == (True, 4, 1, 1, ())
+    assert report == (True, 4, 1, 1, (), None)
     assert skipped.status is Status.CANCELLED
 
 
 def test_G1_drain_of_nothing(driver: Driver) -> None:
-    assert driver.started().shutdown() == (True, 0, 0, 0, ())
+    assert driver.started().shutdown() == (True, 0, 0, 0, (), None)
 
 
 def test_G1_drain_resumes_a_paused_queue(driver: Driver) -> None:
@@ -172,7 +172,7 @@ def test_G1_a_queue_that_was_never_started_cancels_what_it_has(driver: Driver, m
 
     report = queue.shutdown(mode=mode)
 
-    assert report == (False, 0, 0, 2, (first.id, second.id))
+    assert report == (False, 0, 0, 2, (first.id, second.id), None)
     with pytest.raises(errors.TaskCancelled, match="cut off"):
         second.result()
 
@@ -230,7 +230,7 @@ def test_G4_shutting_down_again_returns_the_same_report(driver: Driver) -> None:
 
     reports = [queue.shutdown(), queue.shutdown(5), queue.shutdown(0, mode="kill")]
 
-    assert reports == [(True, 1, 1, 0, ())] * 3
+    assert reports == [(True, 1, 1, 0, (), None)] * 3
 
 
 def test_G4_several_threads_may_shut_down(driver: Driver) -> None:
@@ -244,7 +244,7 @@ def test_G4_several_threads_may_shut_down(driver: Driver) -> None:
     for thread in threads:
         thread.join(20)
 
-    assert reports == [(True, 1, 0, 0, ())] * 4
+    assert reports == [(True, 1, 0, 0, (), None)] * 4
 
 
 def test_G4_a_harsher_call_takes_over(driver: Driver) -> None:
@@ -276,7 +276,7 @@ def test_G4_a_callback_may_shut_down(driver: Driver) -> None:
     handle.wait()
 
     assert done.wait(20)
-    assert reports == [(True, 1, 0, 0, ())]
+    assert reports == [(True, 1, 0, 0, (), None)]
 
 
 def test_G4_a_queue_dropped_without_shutdown_warns_and_its_handles_end_cancelled(driver: Driver) -> None:

@@ -39,7 +39,7 @@ def test_E6_the_value_is_the_result_and_the_tasks_run_after_it(driver: Driver, l
     handle = queue.submit(spawning.spawn_notes, log.path, "one", "two")
 
     assert handle.result() == "spawned"
-    assert drained(queue) == (True, 3, 0, 0, ())
+    assert drained(queue) == (True, 3, 0, 0, (), None)
     assert log.lines == ["parent", "one", "two"]
 
 
@@ -47,7 +47,7 @@ def test_E6_a_spawn_of_nothing_is_a_plain_success(driver: Driver) -> None:
     queue = driver.started()
 
     assert queue.submit(spawning.spawn_nothing).result() == 7
-    assert drained(queue) == (True, 1, 0, 0, ())
+    assert drained(queue) == (True, 1, 0, 0, (), None)
 
 
 def test_E6_without_a_value_the_result_is_none(driver: Driver, log: Log) -> None:
@@ -74,7 +74,7 @@ def test_E6_a_task_may_spawn_itself_again_and_again(driver: Driver, log: Log) ->
 
     assert queue.submit(spawning.count_down, log.path, 50).result() == 50
 
-    assert drained(queue) == (True, 51, 0, 0, ())
+    assert drained(queue) == (True, 51, 0, 0, (), None)
     assert log.lines == [str(number) for number in range(50, -1, -1)]
 
 
@@ -83,7 +83,7 @@ def test_E6_a_tree_of_tasks_runs_to_its_leaves(driver: Driver, log: Log) -> None
 
     queue.submit(spawning.tree, log.path, 5)
 
-    assert drained(queue) == (True, 63, 0, 0, ())
+    assert drained(queue) == (True, 63, 0, 0, (), None)
     assert sorted(log.lines) == sorted(str(5 - level) for level in range(6) for _ in range(2**level))
 
 
@@ -93,7 +93,7 @@ def test_E6_several_workers_may_spawn_at_once(driver: Driver, log: Log) -> None:
     for _ in range(4):
         queue.submit(spawning.tree, log.path, 5)
 
-    assert drained(queue) == (True, 252, 0, 0, ())
+    assert drained(queue) == (True, 252, 0, 0, (), None)
 
 
 def test_E6_tasks_may_depend_on_each_other_in_any_order(driver: Driver, log: Log) -> None:
@@ -222,7 +222,7 @@ def test_C6_a_full_queue_holds_up_no_spawn(driver: Driver, log: Log) -> None:
 
     queue.submit(spawning.spawn_notes, log.path, *[str(number) for number in range(10)]).wait()
 
-    assert drained(queue) == (True, 11, 0, 0, ())
+    assert drained(queue) == (True, 11, 0, 0, (), None)
 
 
 def test_H1_a_paused_queue_accepts_and_starts_nothing(driver: Driver) -> None:
@@ -242,7 +242,7 @@ def test_H4_what_a_task_writes_before_it_spawns_is_captured(driver: Driver, log:
     handle.wait()
 
     assert [(record.stdout, record.stderr) for record in handle.history] == [("out", "err")]
-    assert drained(queue) == (True, 2, 0, 0, ())
+    assert drained(queue) == (True, 2, 0, 0, (), None)
 
 
 # --- ids, and what is kept ---
@@ -286,7 +286,7 @@ def test_C4_ids_that_the_queue_makes_are_nobody_elses(driver: Driver, log: Log) 
     spawning_ones = [queue.submit(spawning.spawn_notes, log.path, "a", "b") for _ in range(5)]
     others = [queue.submit(tasks.echo, "c") for _ in range(5)]
 
-    assert drained(queue) == (True, 20, 0, 0, ())
+    assert drained(queue) == (True, 20, 0, 0, (), None)
     assert len({handle.id for handle in spawning_ones} | {handle.id for handle in others}) == 10
 
 
@@ -299,7 +299,7 @@ def test_C4_an_equal_task_that_is_known_counts_as_the_one_that_is_spawned(driver
     queue.submit(spawning.spawn_named, size).result()
 
     assert queue.submit(procq.task(tasks.echo, id="one", priority=0).spec(bytes(size))) is mine
-    assert drained(queue) == (True, 3, 0, 0, ())
+    assert drained(queue) == (True, 3, 0, 0, (), None)
 
 
 @pytest.mark.parametrize("size", [10, 500_000], ids=["small", "big"])
@@ -402,7 +402,7 @@ def test_F7_a_task_whose_spawn_was_refused_may_be_replayed(driver: Driver, log: 
     queue.submit(procq.task(tasks.note, id="first").spec(log.path, "first"))
     queue.replay(handle)
 
-    assert drained(queue) == (True, 3, 0, 0, ())
+    assert drained(queue) == (True, 3, 0, 0, (), None)
     assert log.lines == ["first", "after"]
 
 
@@ -418,7 +418,7 @@ def test_D1_only_the_attempt_that_succeeds_spawns(
     handle = queue.submit(procq.task(spawns, max_attempts=3, backoff=0).spec(3, log.path))
     handle.wait()
 
-    assert drained(queue) == (True, 2, 0, 0, ())
+    assert drained(queue) == (True, 2, 0, 0, (), None)
     assert handle.attempts == 3
     assert log.lines == ["child"]
 
@@ -481,7 +481,7 @@ def test_G1_what_is_spawned_while_the_queue_drains_runs(driver: Driver, log: Log
 
     report = queue.shutdown(mode="drain")
 
-    assert report == (True, 6, 0, 0, ())
+    assert report == (True, 6, 0, 0, (), None)
     assert handle.result() == 5
     assert len(log.lines) == 6
 
@@ -503,7 +503,7 @@ def test_C7_a_shutdown_that_waits_for_a_spawn_refuses_others_and_not_that(driver
     enders[0].join(20)
 
     assert met.result() == "met"
-    assert reports == [(True, 3, 0, 0, ())]
+    assert reports == [(True, 3, 0, 0, (), None)]
     assert queue.handle("last").result() == 1
 
 
@@ -554,7 +554,7 @@ def test_C4_a_handlers_task_is_the_same_submitted_or_spawned(
     mine: procq.Handle[object] = queue.submit(procq.TaskSpec(type="double", payload=4, id="handled"))
 
     assert queue.submit(spawning.spawn_handled, "double", 4).result() is None
-    assert drained(queue) == (True, 2, 0, 0, ())
+    assert drained(queue) == (True, 2, 0, 0, (), None)
     assert mine.result() == 8
 
 
@@ -635,7 +635,7 @@ def visit(path, page):
 
     home = queue.submit(visit.using(id="home").spec(log.path, "home"))
 
-    assert drained(queue) == (True, 3, 0, 0, ())
+    assert drained(queue) == (True, 3, 0, 0, (), None)
     assert home.result() == "home"
     assert sorted(log.lines) == ["home", "news", "shop"]
 

@@ -126,7 +126,7 @@ def test_C1_arguments_that_do_not_fit_are_refused_where_they_are_given() -> None
 def test_C1_arguments_beside_a_spec_are_refused(driver: Driver) -> None:
     queue = driver.queue()
 
-    with pytest.raises(errors.UsageError, match=r"only block= and timeout="):
+    with pytest.raises(errors.UsageError, match="only block=, timeout= and on_conflict="):
         queue.submit(tasks.decorated.spec(1), 2)  # type: ignore[call-overload]
     assert queue.stats().counts[Status.READY] == 0
 

@@ -8,6 +8,7 @@ whoever follows the events finds every task where it is, and in the end every ta
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core.hand import FixedRules
@@ -16,6 +17,7 @@ from tests.support.story import Story, told_at_once
 from procq.core.scheduler import Scheduler
 from procq.core.states import TERMINAL, UNSUCCESSFUL, WAITING, Status
 from procq.core.task import Task
+from procq.errors import DuplicateTaskError
 from procq.outcome import OUTCOMES, Ended
 from procq.retry import constant
 
@@ -45,6 +47,7 @@ class Entry:
     #: whether it was sent to a busy worker
     ahead: bool = False
     known: bool = True
+    replaced: bool = False
     starts: int = 0
     reports: int = 0
 
@@ -225,7 +228,30 @@ class Model:
             for one in back:
                 back += [other for other in self.in_status(Status.CANCELLED) if other.because is one]
         for one in sorted(back, key=self.entries.index):
-            self.revive(one, reset_attempts=reset_attempts)
+            if not self.is_displaced(one):
+                self.revive(one, reset_attempts=reset_attempts)
+
+    def is_displaced(self, entry: Entry) -> bool:
+        """Whether another task has its id now."""
+        if entry.replaced:
+            return True
+        return any(other.known and other.task.id == entry.task.id for other in self.entries if other is not entry)
+
+    def is_replaceable(self, entry: Entry) -> bool:
+        is_needed = entry.open and any(entry in other.needs for other in self.in_status(Status.BLOCKED))
+        return entry.status is not Status.RUNNING and not is_needed
+
+    def replace(self, old: list[Entry], new: list[Entry]) -> None:
+        """Let new tasks take the ids of old ones."""
+        for entry in old:
+            if entry.open:
+                self.end(entry, Status.CANCELLED, "replaced")
+            self.letters = [letter for letter in self.letters if letter[0] is not entry]
+            self.finished = [kept for kept in self.finished if kept[0] is not entry]
+            entry.known = False
+            entry.replaced = True
+        for entry in new:
+            self.accept(entry)
 
     def revive(self, entry: Entry, *, reset_attempts: bool) -> None:
         self.ends[entry.status] -= 1
@@ -304,7 +330,26 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         for entry in entries:
             self.model.accept(entry)
 
-    def draft(self, data: st.DataObject, known: list[Entry]) -> Entry:
+    @precondition(lambda self: not self.model.cutting and any(entry.known for entry in self.model.entries))
+    @rule(data=st.data(), least=st.integers(1, 2))
+    def replace(self, data: st.DataObject, least: int) -> None:
+        """Let new tasks take the ids of one or two that are known, or be refused if one of those is in use."""
+        known = [entry for entry in self.model.entries if entry.known][::-1]
+        old = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=least, unique_by=id), label="old")
+        new: list[Entry] = []
+        for entry in old:
+            if entry.ahead:
+                self.take_back(entry)
+            new.append(self.draft(data, [*self.model.entries, *new], task_id=entry.task.id))
+        olds, news = [entry.task for entry in old], [entry.task for entry in new]
+        if all(map(self.model.is_replaceable, old)):
+            self.scheduler.replace(olds, news, self.model.now)
+            self.model.replace(old, new)
+        else:
+            with pytest.raises(DuplicateTaskError):
+                self.scheduler.replace(olds, news, self.model.now)
+
+    def draft(self, data: st.DataObject, known: list[Entry], *, task_id: str | None = None) -> Entry:
         """Make a task that may depend on any known one, forgotten ones included."""
         now = self.model.now
         needs = data.draw(st.lists(st.sampled_from(known[::-1]), max_size=3, unique_by=id)) if known else []
@@ -323,7 +368,7 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         due = None if delay is None else now + delay
         expires_at = None if expires is None else now + expires
         task = Task(
-            f"task {len(known)}",
+            f"task {len(known)}" if task_id is None else task_id,
             data.draw(st.sampled_from(["free", "free", *LIMITS]), label="type"),
             b"x" * (len(known) % 3),
             rules,
@@ -465,6 +510,10 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
     def replay(self, data: st.DataObject, *, reset_attempts: bool, with_dependents: bool) -> None:
         statuses = data.draw(st.sampled_from([[Status.FAILED], UNSUCCESSFUL, Status]), label="statuses")
         entry = self.draw_entry(data, self.model.in_status(*statuses) or self.model.entries)
+        if entry.status in UNSUCCESSFUL and self.model.is_displaced(entry):
+            with pytest.raises(DuplicateTaskError):
+                self.scheduler.replay(entry.task, self.model.now)
+            return
         taken = self.scheduler.replay(
             entry.task, self.model.now, reset_attempts=reset_attempts, with_dependents=with_dependents
         )

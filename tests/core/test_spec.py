@@ -265,6 +265,15 @@ def test_C2_an_inner_function_is_named_without_its_locals() -> None:
     assert type_of(inner) == "test_C2_an_inner_function_is_named_without_its_locals.inner"
 
 
+def test_C2_a_task_function_may_be_wrapped_under_another_type() -> None:
+    """The wrapped one's type came along with its name and its docstring, and won."""
+    inner = task(len, type="inner")
+
+    assert task(inner, type="outer").type == "outer"
+    assert task(inner, type="outer").spec([]).type == "outer"
+    assert task(inner).type == "inner"
+
+
 def test_C2_an_object_that_can_be_called_has_the_type_of_its_class() -> None:
     class Adder:
         def __call__(self) -> int:

@@ -94,6 +94,25 @@ def test_a_result_is_never_missed_by_the_thread_that_waits_for_it() -> None:
     assert succeeded(queue) == 12 * 150
 
 
+def test_G6_a_caller_that_hears_of_the_last_failure_halts_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop, which has other things to do, may not come to it for a while."""
+    with Queue(workers=1, max_failures=1) as queue:
+        queue.submit(tasks.echo, 1).wait(PATIENCE_S)
+        with loop_held_up(queue, monkeypatch):
+            failing = queue.submit(tasks.fail, "no")
+            waiting = queue.submit(task(tasks.echo, delay=3600).spec(1))
+
+            def is_refused() -> bool:
+                try:
+                    queue.submit(tasks.echo, 1)
+                except QueueClosedError:
+                    return True
+                return False
+
+            assert wait_until(is_refused)
+            assert (failing.status, waiting.status) == (Status.FAILED, Status.CANCELLED)
+
+
 def test_H42_delayed_tasks_run_once_and_never_early_whatever_else_goes_on(tmp_path: Path) -> None:
     log = tmp_path / "log"
     chance = random.Random(42)

@@ -235,9 +235,9 @@ def test_C6_a_handler_that_submits_while_its_thread_waits_for_room_is_refused(
     told: list[str] = []
 
     def submit_and_make_room() -> None:
-        for options in ({}, {"block": False}):
+        for block in (True, False):
             try:
-                queue.submit(echo.spec("abcd"), **options)
+                queue.submit(echo.spec("abcd"), block=block)
             except ProcqError as error:
                 told.append(type(error).__name__)
         queue.resume()

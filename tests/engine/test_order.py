@@ -11,6 +11,7 @@ from tests.support.process_tasks import Gate
 
 from procq import Priority, Queue, task
 from procq.engine.local.engine import LocalEngine
+from procq.errors import UsageError
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -228,6 +229,44 @@ def test_H42_delayed_tasks_run_once_each_and_never_early(tmp_path: Path) -> None
     assert sorted(int(number) for number, _ in said) == list(range(60))
     for text, at in said:
         assert float(at) >= due[int(text)]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_C4_what_was_sent_ahead_is_taken_back_to_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """If the submit is refused after all, it goes on as it was."""
+    monkeypatch.setattr(LocalEngine, "_review", lambda engine, now: setattr(engine, "_review_at", now + 3600))
+    log = tmp_path / "log"
+    gate = Gate(tmp_path)
+    say = task(tasks.say)
+    with Queue(workers=1) as queue:
+        warm_up(queue, tmp_path / "warm")
+        paces = engine_of(queue)._paces
+        queue.pause()
+        held = queue.submit(tasks.pass_gate, gate.path)
+        paces.note(held.type, 0.04)
+        for number in range(8):
+            queue.submit(say.using(id=f"{number}").spec(str(log), number))
+        queue.resume()
+        assert gate.wait_begun()
+        assert ids_ahead(queue)[0] == "0"
+
+        if is_refused:
+            with pytest.raises(UsageError, match="nowhere"):
+                queue.submit(say.using(id="0", group="nowhere").spec(str(log), "never"), on_conflict="replace")
+        else:
+            queue.submit(say.using(id="0").spec(str(log), "new"), on_conflict="replace")
+        gate.open()
+
+    ordered = [str(number) for number in range(8)]
+    assert lines(log) == (ordered if is_refused else [*ordered[1:], "new"])
+
+
+def ids_ahead(queue: Queue) -> list[str]:
+    """Return the ids of what was sent ahead, first submitted first."""
+    with queue._supervisor.lock:
+        return [task.id for task in sorted(queue._supervisor.scheduler.ahead.values(), key=lambda task: task.seq)]
 
 
 def test_H1_pause_takes_back_what_was_sent_ahead(tmp_path: Path) -> None:

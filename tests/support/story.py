@@ -3,13 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, cast, final, get_args
 
 from jsonschema import Draft202012Validator
 
 import procq
 from procq import Status
 from procq.core.states import MOVES, REVIVALS, TERMINAL
+from procq.core.task import CutCause
 from procq.events import OPT_IN, Event, Events, as_listener
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Story:
     def _end(self, task_id: str, event: dict[str, Any]) -> None:
         # An attempt that is cut off before it has begun is not told of any further.
         never_began = self._running.pop(task_id, None) is not None
-        assert not never_began or event["cause"] == "shutdown", f"{event} while an attempt runs"
+        assert not never_began or event["cause"] in get_args(CutCause), f"{event} while an attempt runs"
         status = Status(event["status"])
         if status is Status.SUCCEEDED:
             assert self._outcomes[task_id] == "ok"

@@ -1,0 +1,172 @@
+"""What the flags say of the tasks of one type: options by `--set`, and `--limit`.
+
+A type is known once a jobs file has a task function or a handler of it, or lists a task of it.  One that
+is named by a flag and by nothing else is most likely misspelt, so the flag is refused: before anything
+starts where the entry returns a list, else when its generator has ended.
+"""
+
+import builtins
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import ModuleType
+from typing import Any, Final, final
+
+from procq.cli.entry import Entry
+from procq.cli.exits import CommandLineError
+from procq.core.states import Priority
+from procq.errors import UsageError
+from procq.retry import exponential
+from procq.spec import Options, TaskFunction
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise CommandLineError("expected a whole number") from None
+
+
+def _priority(text: str) -> int:
+    return Priority[text.upper()] if text.upper() in Priority.__members__ else _whole(text)
+
+
+def _maybe(text: str) -> str | None:
+    """Read a duration or a size, which the option itself checks, or none."""
+    return None if text == "none" else text
+
+
+def _backoff(text: str) -> object:
+    """Read a wait, waits with commas between them, or "exponential"."""
+    if text == "exponential":
+        return exponential()
+    return text.split(",") if "," in text else text
+
+
+def _failures(text: str) -> list[object]:
+    """Read outcomes and names of built-in errors, with commas between them; the option checks which."""
+    return [getattr(builtins, name, name) for name in text.split(",") if name]
+
+
+def _instant(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandLineError("expected a time such as 2026-11-29T06:00") from None
+
+
+#: How the value of each option is read that may be set for all tasks of a type; what is one task's own is none.
+_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "backoff": _backoff,
+    "cpus": _whole,
+    "delay": _maybe,
+    "expires": _maybe,
+    "group": str,
+    "max_attempts": _whole,
+    "memory": _maybe,
+    "never_retry": _failures,
+    "priority": _priority,
+    "retry_for": _maybe,
+    "retry_on": _failures,
+    "run_at": _instant,
+    "run_if": str,
+    "timeout": _maybe,
+}
+
+
+def _read(text: str) -> tuple[str, str, object]:
+    """Read TYPE.OPTION=VALUE.
+
+    Raises:
+        CommandLineError: It is something else.
+    """
+    left, equals, value = text.partition("=")
+    type_name, _, option = left.rpartition(".")
+    if not equals or not type_name:
+        raise CommandLineError(f"--set {text}: expected TYPE.OPTION=VALUE", hint="such as --set clean.timeout=5m")
+    read = _READERS.get(option)
+    if read is None:
+        close = difflib.get_close_matches(option, _READERS, n=1)
+        mean = f"did you mean `{close[0]}`? " if close else ""
+        raise CommandLineError(f"--set {text}: no such option", hint=f"{mean}options are {', '.join(_READERS)}")
+    try:
+        made = read(value)
+        Options({option: made})
+    except UsageError as error:
+        raise CommandLineError(f"--set {text}: {error}") from None
+    return type_name, option, made
+
+
+def types_in(entry: Entry, queue_options: Mapping[str, object]) -> set[str]:
+    """Return the types that a jobs file can be seen to have: its task functions, those of its modules, handlers."""
+    handlers = queue_options.get("handlers")
+    types = set(handlers) if isinstance(handlers, Mapping) else set()
+    values: list[Any] = list(getattr(entry, "__globals__", {}).values())
+    for value in list(values):
+        if isinstance(value, ModuleType):
+            values += vars(value).values()
+    types.update(value.type for value in values if isinstance(value, TaskFunction))
+    return types
+
+
+@final
+class PerType:
+    """What was said of single types, and whether there are such.
+
+    Args:
+        sets: What `--set` was given, each TYPE.OPTION=VALUE.
+        limits: What `--limit` was given.
+
+    Raises:
+        CommandLineError: One of them cannot be.
+    """
+
+    __slots__ = ("_flags", "_known", "options")
+
+    def __init__(self, sets: Sequence[str] = (), limits: Mapping[str, int] | None = None) -> None:
+        #: options by type
+        self.options: dict[str, dict[str, object]] = {}
+        #: the types that are known
+        self._known: set[str] = set()
+        #: how each type was named that is not
+        self._flags = {name: f"--limit {name}={number}" for name, number in (limits or {}).items()}
+        for text in sets:
+            type_name, option, value = _read(text)
+            self.options.setdefault(type_name, {})[option] = value
+            self._flags[type_name] = f"--set {text}"
+        for type_name, options in self.options.items():
+            try:
+                Options(options)
+            except UsageError as error:
+                raise CommandLineError(f"--set {type_name}: {error}") from None
+
+    def know(self, types: Iterable[str]) -> None:
+        """Note that there are such types."""
+        for name in types:
+            if name not in self._known:
+                self._known.add(name)
+                self._flags.pop(name, None)
+
+    def doubt(self) -> str:
+        """Say which flag names a type that is not known; an empty text if none does."""
+        if not self._flags:
+            return ""
+        name, flag = next(iter(self._flags.items()))
+        return f"{flag}: no task has the type {name!r}"
+
+    def check(self) -> None:
+        """Refuse a flag that names a type of which there is no task.
+
+        Raises:
+            CommandLineError: With the types that there are.
+        """
+        what = self.doubt()
+        if what:
+            raise CommandLineError(what, hint=self.hint())
+
+    def hint(self) -> str:
+        """Say which types there are, and which of them may be meant."""
+        name = next(iter(self._flags))
+        close = difflib.get_close_matches(name, self._known, n=1)
+        mean = f"did you mean `{close[0]}`? " if close else ""
+        return f"{mean}types are {', '.join(sorted(self._known)) or 'none'}"
