@@ -401,6 +401,25 @@ def test_K1_the_page_lists_the_signals() -> None:
     assert found == {number.name for number in STOP_SIGNALS}
 
 
+# --- reference: the promises -----------------------------------------------------------------------
+
+PROMISES: Final = "reference/promises.md"
+
+
+def test_each_promise_cites_a_clause_and_tests_that_are_there() -> None:
+    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    headings = re.findall(r"^## (.+)$", text_of(PROMISES), re.MULTILINE)
+    promised = [row for heading in headings for row in rows(text_of(PROMISES), heading)]
+
+    assert len(promised) > 20
+    for feature, promise, cost, proof in promised:
+        assert promise and cost  # noqa: PT018
+        assert set(re.findall(r"[A-M]\d+", feature)) <= clauses().keys()
+        assert codes(proof), f"nothing proves {feature}"
+        for name in codes(proof):
+            assert re.search(rf"^(def {name}\(|{name} = )", written, re.MULTILINE), f"{name} is no test"
+
+
 # --- reference: the contract -----------------------------------------------------------------------
 
 CONTRACT: Final = "reference/contract.md"
