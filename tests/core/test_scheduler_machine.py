@@ -7,6 +7,7 @@ whoever follows the events finds every task where it is, and in the end every ta
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings, strategies as st
@@ -14,12 +15,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.core.hand import FixedRules
 from tests.support.story import Story, told_at_once
 
+from procq import Breaker
+from procq.core.capacity import Capacity
 from procq.core.scheduler import Scheduler
 from procq.core.states import TERMINAL, UNSUCCESSFUL, WAITING, Status
 from procq.core.task import Task
 from procq.errors import DuplicateTaskError
 from procq.outcome import OUTCOMES, Ended
 from procq.retry import constant
+from procq.slots import DEFAULT_GROUP, ONE_CPU, Demand
 
 LIMITS = {"pair": 2, "one": 1}
 RETENTION = (3, 40)
@@ -79,12 +83,16 @@ class Model:
     def in_status(self, *statuses: Status) -> list[Entry]:
         return [entry for entry in self.entries if entry.status in statuses]
 
-    def first(self) -> Entry | None:
-        """Return what should start next: the highest priority, then the earliest submitted."""
+    def first(self, group: str) -> Entry | None:
+        """Return what should start next in a group: the highest priority, then the earliest submitted."""
         running = [entry.task.type for entry in self.in_status(Status.RUNNING)]
         for entry in sorted(self.in_status(Status.READY), key=lambda entry: -entry.rules.priority):
             kind = entry.task.type
-            if not entry.ahead and (kind not in LIMITS or running.count(kind) < LIMITS[kind]):
+            if (
+                entry.rules.group == group
+                and not entry.ahead
+                and (kind not in LIMITS or running.count(kind) < LIMITS[kind])
+            ):
                 return entry
         return None
 
@@ -292,6 +300,9 @@ def needed(entry: Entry) -> bool:
 class SchedulerAgainstAList(RuleBasedStateMachine):
     """Makes the same calls of both, and compares all there is to see."""
 
+    groups: ClassVar[tuple[str, ...]] = (DEFAULT_GROUP,)
+    demands: ClassVar[tuple[Demand, ...]] = (ONE_CPU,)
+
     def __init__(self) -> None:
         super().__init__()
         self.model = Model()
@@ -300,6 +311,9 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
             backoff=constant(0),
             draw=lambda: 0.5,
             limits=LIMITS,
+            breakers={"one": Breaker(failures=10**6)},  # which counts, and never opens
+            groups=self.groups,
+            capacity=Capacity(4, 10),
             retention=RETENTION,
             dead_letters=DEAD_LETTERS,
         )
@@ -361,6 +375,8 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
             never_retry=data.draw(st.sampled_from([frozenset(), frozenset({"crash"})]), label="never_retry"),
             retry_for_s=data.draw(st.sampled_from([None, None, 6]), label="retry_for"),
             run_if=data.draw(st.sampled_from(["success", "success", "done", "failure"])) if needs else "success",
+            group=data.draw(st.sampled_from(self.groups), label="group"),
+            demand=data.draw(st.sampled_from(self.demands), label="demand"),
         )
         delay = data.draw(st.sampled_from([None, None, 0, 3, 8]), label="delay")
         expires = data.draw(st.sampled_from([None, None, None, 0, 4, 8]), label="expires")
@@ -383,9 +399,9 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
 
     # --- running -------------------------------------------------------------------------------------
 
-    @rule()
-    def start(self) -> None:
-        entry = self.model.first()
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        entry = self.model.first(data.draw(st.sampled_from(self.groups), label="group"))
         if entry is not None:
             self.start_now(entry)
 
@@ -396,9 +412,9 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         self.scheduler.start(entry.task, self.model.now)
         self.model.start(entry)
 
-    @rule()
-    def send_ahead(self) -> None:
-        entry = self.model.first()
+    @rule(data=st.data())
+    def send_ahead(self, data: st.DataObject) -> None:
+        entry = self.model.first(data.draw(st.sampled_from(self.groups), label="group"))
         if entry is not None and entry.expires_at is None and entry.task.type not in LIMITS:
             self.scheduler.send_ahead(entry.task)
             entry.ahead = True
@@ -423,7 +439,7 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         self.scheduler.put_back(entry.task, self.model.now)
         self.model.put_back(entry)
 
-    @precondition(lambda self: self.model.in_status(Status.RUNNING) or self.model.first() is not None)
+    @precondition(lambda self: self.model.in_status(Status.RUNNING) or any(map(self.model.first, self.groups)))
     @rule(
         data=st.data(),
         outcome=st.sampled_from(["ok", "error", "error", "error", "crash", *OUTCOMES]),
@@ -432,8 +448,7 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
     )
     def end(self, data: st.DataObject, outcome: str, *, permanent: bool, later: int | None) -> None:
         """End one that runs, or start one and end it."""
-        first = self.model.first()
-        if first is not None:
+        for first in filter(None, map(self.model.first, self.groups)):
             self.start_now(first)
         entry = self.draw_entry(data, self.model.in_status(Status.RUNNING))
         if outcome != "error":
@@ -573,8 +588,9 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
             (entry.status, entry.cause) for entry in model.entries
         ], "no lost task"
         assert [entry.task.failures for entry in model.entries] == [entry.failures for entry in model.entries]
-        first = model.first()
-        assert scheduler.next_ready() is (None if first is None else first.task), "order"
+        for group in self.groups:
+            first = model.first(group)
+            assert scheduler.next_ready(group) is (None if first is None else first.task), "order"
         assert scheduler.next_due() == model.next_due()
         assert list(scheduler.letters) == [entry.task for entry, _ in model.letters]
         assert set(scheduler.tasks.values()) == {entry.task for entry in model.entries if entry.known}
@@ -595,8 +611,7 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         for _ in range(20 * len(self.model.entries) + 1):
             if not self.scheduler.open:
                 break
-            first = self.model.first()
-            if first is not None:
+            for first in filter(None, map(self.model.first, self.groups)):
                 self.start_now(first)
             for entry in self.model.in_status(Status.RUNNING):
                 self.scheduler.end(entry.task, entry.starts, Ended("ok", 0, 0), self.model.now)
@@ -609,3 +624,14 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
 
 TestSchedulerAgainstAList = SchedulerAgainstAList.TestCase
 TestSchedulerAgainstAList.settings = settings(max_examples=50, stateful_step_count=100)
+
+
+class GroupsAndSlotsAgainstAList(SchedulerAgainstAList):
+    """The same with two groups, and with tasks that take more than one slot (contract B7, B9)."""
+
+    groups: ClassVar[tuple[str, ...]] = (DEFAULT_GROUP, "heavy")
+    demands: ClassVar[tuple[Demand, ...]] = (ONE_CPU, Demand(2, 0), Demand(1, 5), Demand(4, 10))
+
+
+TestGroupsAndSlotsAgainstAList = GroupsAndSlotsAgainstAList.TestCase
+TestGroupsAndSlotsAgainstAList.settings = settings(max_examples=30, stateful_step_count=80)
