@@ -13,6 +13,7 @@ from typing import Final, final
 from procq.core.states import TERMINAL, Status
 from procq.core.task import Task
 from procq.handle import error_of
+from procq.slots import DEFAULT_GROUP, Demand
 from procq.supervisor import Supervisor
 from procq.units import format_bytes, format_seconds
 
@@ -114,25 +115,30 @@ class Explanation:
             until = self._until(gate.circuit.opened_until)
             return (
                 f"the breaker of type {task.type!r} is open for {until} more, "
-                f"after {breaker.failures} failures within {format_seconds(breaker.window_s)}"
+                f"after {_counted(breaker.failures, 'failure')} within {format_seconds(breaker.window_s)}"
             )
         return f"the breaker of type {task.type!r} is half-open, and a probe runs that decides"
 
     def _held_by_slots(self) -> str:
-        capacity = self._scheduler.capacity
-        # Its own first: where no worker is free yet, that is not what it waits for in the end.
-        is_it = not self._scheduler.fits(self._task)
-        first = self._task if is_it else self._supervisor.dispatcher.held_for_slots()
-        if first is None or capacity is None:
+        task, scheduler = self._task, self._scheduler
+        if not scheduler.fits(task):  # its own first: a worker that is free would not help
+            return f"waits for {self._lacking(task.rules.demand)}"
+        first = self._supervisor.dispatcher.held_for_slots()
+        if first is None or not self._supervisor.engine.places[task.group].idle:
             return ""
-        demand = first.rules.demand
-        wants = f"{demand.cpus} cpus, {capacity.free_cpus} of {capacity.cpus} are free"
-        if demand.memory_bytes:
+        return f"comes after {first.id}, which waits for {self._lacking(first.rules.demand)}"
+
+    def _lacking(self, demand: Demand) -> str:
+        """Say what of a demand is not free."""
+        capacity = self._scheduler.capacity
+        assert capacity is not None, "what was asked for more than it has"
+        lacking = []
+        if demand.cpus > capacity.free_cpus:
+            lacking.append(f"{demand.cpus} cpus, {max(0, capacity.free_cpus)} of {capacity.cpus} are free")
+        if demand.memory_bytes > capacity.free_bytes:
             free = f"{format_bytes(max(0, capacity.free_bytes))} of {format_bytes(capacity.memory_bytes)}"
-            wants += f", and for {format_bytes(demand.memory_bytes)} of memory, {free} are free"
-        if is_it:
-            return f"waits for {wants}"
-        return f"comes after {first.id}, which waits for {wants}"
+            lacking.append(f"{format_bytes(demand.memory_bytes)} of memory, {free} are free")
+        return ", and for ".join(lacking)
 
     def _held_by_memory(self) -> str:
         if not self._supervisor.dispatcher.is_short_of_memory:
@@ -143,11 +149,14 @@ class Explanation:
         task = self._task
         before = self._scheduler.ready.before(task)
         places = self._supervisor.engine.places[task.group]
-        line = f"{before} tasks are ahead of it" if before != 1 else "1 task is ahead of it"
         if len(places.idle) > before:
             return "about to start"
-        workers = "no worker is free" if task.group == "default" else f"no worker of group {task.group!r} is free"
-        return f"{workers}, {line}{', and more workers can start' if places.growing else ''}"
+        line = f"{before} tasks are ahead of it" if before != 1 else "1 task is ahead of it"
+        ahead = f", {line}" if before else ", and it is next"
+        whose = "" if task.group == DEFAULT_GROUP else f" of group {task.group!r}"
+        if places.growing:
+            return f"waits for a worker{whose} to start{ahead}"
+        return f"no worker{whose} is free{ahead}"
 
     # --- what runs ----------------------------------------------------------------
 
@@ -170,7 +179,7 @@ class Explanation:
 
 def end_of(task: Task) -> str:
     """Say in one line how a task has ended."""
-    attempts = "1 attempt" if task.attempts == 1 else f"{task.attempts} attempts"
+    attempts = _counted(task.attempts, "attempt")
     if task.status is Status.SUCCEEDED:
         return f"{task.id} is succeeded, after {attempts}"
     error = error_of(task)
@@ -179,3 +188,7 @@ def end_of(task: Task) -> str:
     first_line = str(error).partition("\n")[0]
     tried = f" after {attempts}" if task.status is Status.FAILED else ""
     return f"{task.id} is {task.status}{tried}: {type(error).__name__}: {first_line}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

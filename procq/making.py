@@ -223,7 +223,11 @@ def _known_tasks(
         elif may_replace:
             replaced.append(task)
         else:
-            raise DuplicateTaskError(draft.id, f"another task of type {task.type!r} ({task.status})")
+            raise DuplicateTaskError(
+                draft.id,
+                f"another task of type {task.type!r} ({task.status})",
+                hint="give the new task another id, or say by on_conflict='same' or 'replace' which of them you mean",
+            )
     return known, replaced
 
 

@@ -40,7 +40,7 @@ from procq.draft import draft_all, pickle_call, pickle_initializer
 from procq.engine.headroom import Headroom
 from procq.engine.local.machine import available_memory, quarter_of_memory, total_memory, usable_cpus
 from procq.errors import UnknownTaskError, UsageError
-from procq.halting import FailureLimit, OnFailure, RunDeadline
+from procq.halting import FailureLimit, Halt, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
 from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
@@ -386,6 +386,11 @@ class Queue:
     def groups(self) -> dict[str, int]:
         """How many workers there are at most in each group, by its name; a copy."""
         return dict(self._groups)
+
+    @property
+    def halted(self) -> "Halt | None":
+        """Why the queue has halted by itself, "max_failures" or "deadline" (contract G6); None: it has not."""
+        return self._supervisor.halted
 
     def shutdown(self, timeout: Duration | None = None, mode: Mode = "drain") -> ShutdownReport:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.

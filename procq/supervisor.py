@@ -35,6 +35,7 @@ from procq.fork import live, register
 from procq.halting import DEADLINE_TOLD, FailureLimit, Halt, Halted, OnFailure, RunDeadline
 from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
 from procq.lock import FORKED, LostLock, Milestone, QueueLock, refuse_nested_call
+from procq.log import WARNING, Logger
 from procq.offspring import Offspring
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
@@ -42,6 +43,8 @@ from procq.room import Room
 
 if TYPE_CHECKING:
     from procq.events import Events
+
+logger = Logger(__name__)
 
 Listener = Callable[[Task], None]
 
@@ -703,6 +706,8 @@ class Supervisor:
         self.dispatcher.take_back_all(now)  # so that it is known what runs
         self._settle()  # what led to it is told before it
         news = Halted(why, how, len(self.scheduler.running))
+        if not self.halt_listeners:  # else somebody sees to it; and leaving `with` would be all that there is to see
+            self.log_thread.put(partial(logger.log, WARNING, "a queue has ended by itself: %s", told))
         for listener in self.halt_listeners:
             self.callbacks.put(partial(listener, news))
         self.engine.wake()  # this may be a caller's thread

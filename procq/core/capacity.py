@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import final
 
 from procq.slots import Demand
+from procq.units import format_bytes
 
 
 @final
@@ -42,7 +43,8 @@ class Capacity:
         if demand.cpus > self.cpus:
             return f"{demand.cpus} cpus, of which this queue has {self.cpus}"
         if demand.memory_bytes and demand.memory_bytes > self.memory_bytes:
-            return f"{demand.memory_bytes} bytes of memory, of which this queue has {self.memory_bytes}"
+            has = format_bytes(self.memory_bytes)
+            return f"{format_bytes(demand.memory_bytes)} of memory, of which this queue has {has}"
         return ""
 
     def fits(self, demand: Demand) -> bool:

@@ -225,6 +225,18 @@ def test_G6_leaving_with_after_a_halt_is_as_ever(driver: Driver) -> None:
     assert queue.shutdown() == (True, 0, 1, 0, (), "max_failures")
 
 
+def test_G6_a_halt_is_logged_so_that_it_is_seen_by_who_asks_for_nothing(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with driver.queue(max_failures=1) as queue:
+        assert queue.halted is None
+        queue.submit(tasks.fail).wait()
+        assert queue.halted == "max_failures"
+
+    (record,) = [record for record in caplog.records if record.name.startswith("procq")]
+    assert record.getMessage() == "a queue has ended by itself: halted: 1 task failed (max_failures=1)"
+
+
 def test_G6_a_paused_queue_halts_too(driver: Driver) -> None:
     queue = driver.started(max_failures=1)
 
@@ -286,8 +298,9 @@ def test_G6_finish_retries_nothing(driver: Driver) -> None:
 def test_G6_kill_stops_what_runs_uncharged(driver: Driver) -> None:
     queue = driver.started(workers=2, max_failures=1, on_failure="kill")
 
-    def fail(_: "procq.Handle[str]") -> None:
+    def fail(met: "procq.Handle[str]") -> None:
         queue.submit(tasks.fail).wait()
+        met.wait()  # else it might be let go before it is asked to stop, and win
 
     met = driver.during(queue, fail, max_attempts=5)
 
