@@ -1,7 +1,7 @@
 """`Queue`: what programs import (contract C, F, G, H).
 
-The façade: it validates what the user says, pickles it in the user's thread, and passes it on to
-the supervisor under the one lock.  No rule of scheduling stands here.
+The façade: it pickles what the user says in the user's thread, and passes it on to the supervisor under
+the one lock.  What a queue may be made with is for vetting.py to say; no rule of scheduling stands here.
 """
 
 import atexit
@@ -32,13 +32,12 @@ from procq.batch import is_known, tasks_of_specs, waiting_under
 from procq.closing import Mode, ShutdownReport
 from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
-from procq.core.policies import Aging, Strict, WeightedFair
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
 from procq.draft import draft_all, pickle_call, pickle_initializer
 from procq.engine.headroom import Headroom
-from procq.engine.local.machine import available_memory, quarter_of_memory, total_memory, usable_cpus
+from procq.engine.local.machine import available_memory, quarter_of_memory
 from procq.errors import UnknownTaskError, UsageError
 from procq.halting import FailureLimit, Halt, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, supervisor_of, task_of
@@ -51,11 +50,25 @@ from procq.retry import BackoffLike, as_backoff, exponential
 from procq.slots import DEFAULT_GROUP, need_refused
 from procq.spec import DEFAULTS, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Supervisor, live_supervisors
-from procq.units import Duration, Size, count, seconds, size_bytes
+from procq.units import Duration, Size, count, seconds
+from procq.vetting import (
+    NOT_GIVEN,
+    breakers_by_type,
+    bytes_or_none,
+    checked_policy,
+    count_or_none,
+    handlers_by_type,
+    limits_by_type,
+    number_and_age,
+    pending_bytes,
+    slots_and_memory,
+    workers_by_group,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from procq.core.policies import Aging, WeightedFair
     from procq.engine.protocol import Engine
     from procq.events import OnEvent
     from procq.mapping import Results
@@ -64,9 +77,6 @@ logger = Logger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: "Not given", where None means something else.
-_NOT_GIVEN: Final = object()
 
 #: Finished tasks with an id of their own that are kept, and for how long: an hour (contract F5).
 RETENTION: Final = (10_000, 3600)
@@ -215,7 +225,7 @@ class Queue:
         initializer: Callable[..., object] | None = None,
         initargs: tuple[object, ...] = (),
         max_pending: int | None = None,
-        max_pending_bytes: Size | None = _NOT_GIVEN,  # type: ignore[assignment]  # None means no bound
+        max_pending_bytes: Size | None = NOT_GIVEN,  # type: ignore[assignment]  # None means no bound
         max_tasks_per_worker: int | None = None,
         max_memory_per_worker: Size | None = None,
         recycle_memory: Size | None = None,
@@ -242,27 +252,27 @@ class Queue:
             from procq.events import Events, as_listener  # noqa: PLC0415 - only listeners pay for it
 
             listener = as_listener(on_event)
-        self._handlers = _checked_handlers(handlers)
+        self._handlers = handlers_by_type(handlers)
         self._groups = workers_by_group(workers, groups)
-        self._cpus, memory_bytes = _checked_resources(resources)
+        self._cpus, memory_bytes = slots_and_memory(resources)
         capacity = None  # of an engine of another kind nothing is known here
         if engine == "local" or resources is not None:
             capacity = Capacity(self.workers if self._cpus is None else self._cpus, memory_bytes)
         scheduler = Scheduler(
             backoff=as_backoff(backoff),
             draw=_draw if engine == "local" else getattr(engine, "draw", _draw),
-            policy=_checked_policy(policy),
-            limits=_checked_limits(limits),
-            breakers=_checked_breakers(breaker),
+            policy=checked_policy(policy),
+            limits=limits_by_type(limits),
+            breakers=breakers_by_type(breaker),
             groups=tuple(self._groups),
             capacity=capacity,
-            retention=_checked_bounds(retention, "retention"),
-            dead_letters=_checked_bounds(dead_letters, "dead_letters"),
+            retention=number_and_age(retention, "retention"),
+            dead_letters=number_and_age(dead_letters, "dead_letters"),
             find_letter_bytes=quarter_of_memory,
         )
-        hard_bytes = _checked_size(max_memory_per_worker, "max_memory_per_worker")
-        recycle_bytes = _checked_size(recycle_memory, "recycle_memory")
-        free_bytes = _checked_size(min_free_memory, "min_free_memory")
+        hard_bytes = bytes_or_none(max_memory_per_worker, "max_memory_per_worker")
+        recycle_bytes = bytes_or_none(recycle_memory, "recycle_memory")
+        free_bytes = bytes_or_none(min_free_memory, "min_free_memory")
         headroom = None
         chosen: Engine
         if engine == "local":
@@ -278,11 +288,7 @@ class Queue:
                 start_timeout_s=seconds(start_timeout, field="start_timeout"),
                 initializer=pickle_initializer(initializer, initargs),
                 jobs=loader.known,
-                max_tasks_per_worker=(
-                    None
-                    if max_tasks_per_worker is None
-                    else count(max_tasks_per_worker, field="max_tasks_per_worker", least=1)
-                ),
+                max_tasks_per_worker=count_or_none(max_tasks_per_worker, "max_tasks_per_worker"),
                 memory=(
                     None
                     if hard_bytes is None and recycle_bytes is None
@@ -299,8 +305,8 @@ class Queue:
         self._supervisor = Supervisor(
             scheduler,
             chosen,
-            max_pending=None if max_pending is None else count(max_pending, field="max_pending", least=1),
-            max_pending_bytes=_checked_byte_bound(max_pending_bytes),
+            max_pending=count_or_none(max_pending, "max_pending"),
+            max_pending_bytes=pending_bytes(max_pending_bytes),
             headroom=headroom,
             events=None if listener is None else Events(listener, now=chosen.now, workers=self.workers),
             max_failures=None if max_failures is None else FailureLimit(max_failures),
@@ -703,7 +709,7 @@ class Queue:
 
         if not iterables:
             raise UsageError("map() needs at least one iterable")
-        window = None if buffersize is None else count(buffersize, field="buffersize", least=1)
+        window = count_or_none(buffersize, "buffersize")
         fixed = None if chunksize == "auto" else count(chunksize, field="chunksize", least=1)
         workers = self._workers_for(fn)
         supervisor = self._supervisor
@@ -863,106 +869,11 @@ def _tell_handles(supervisor: Supervisor, tell: Callable[[list[Handle[Any]]], ob
     tell([_handle_of(supervisor, task) for task in tasks])
 
 
-# --- values ------------------------------------------------------------------------------------
-
-
 def _draw() -> float:
     """Return a number in [0, 1) for jitter."""
     from random import random  # noqa: PLC0415 - 10 ms that only retries need
 
     return random()  # noqa: S311 - jitter needs no secrecy
-
-
-def _checked_handlers(handlers: Mapping[str, Callable[..., object]] | None) -> dict[str, Callable[..., object]]:
-    checked = dict(handlers or {})
-    for name, fn in checked.items():
-        if not name:
-            raise UsageError(f"handlers={name!r}: a type is a text that is not empty")
-        type_of(fn)
-    return checked
-
-
-def _checked_policy(policy: object) -> Strict | Aging | WeightedFair:
-    if isinstance(policy, Aging | WeightedFair):
-        return policy
-    if policy != "strict":
-        raise UsageError(f"policy={policy!r}: must be 'strict', Aging() or WeightedFair({{...}})")
-    return Strict()
-
-
-def _checked_resources(resources: Mapping[str, Size] | None) -> tuple[int | None, int | Callable[[], int]]:
-    """Return how many slots there are, None if that goes by the workers, and how much memory."""
-    given = dict(resources or {})
-    cpus, memory = given.pop("cpu", None), given.pop("memory", None)
-    if given:
-        raise UsageError(f"resources={resources!r}: knows no {next(iter(given))!r}; only 'cpu' and 'memory'")
-    return (
-        None if cpus is None else count(cpus, field="resources['cpu']", least=1),
-        total_memory if memory is None else size_bytes(memory, field="resources['memory']"),
-    )
-
-
-def _checked_breakers(breakers: Mapping[str, Breaker] | None) -> dict[str, Breaker]:
-    checked = dict(breakers or {})
-    for name, breaker in checked.items():
-        if not isinstance(breaker, Breaker):
-            raise UsageError(f"breaker[{name!r}]={breaker!r}: expected a Breaker, such as Breaker(failures=5)")
-    return checked
-
-
-def workers_by_group(workers: int | None, groups: Mapping[str, int] | None) -> dict[str, int]:
-    """Return how many workers each group of a queue has, by its name; "default" is the first.
-
-    Args:
-        workers: Those of the default group; None: what is left of the usable CPUs, at least 1.
-        groups: As `Queue` takes them.
-
-    Raises:
-        UsageError: A name or a number cannot be, or `groups` and `workers` contradict each other.
-    """
-    if groups is not None and not isinstance(groups, Mapping):
-        raise UsageError(f'groups={groups!r}: expected how many workers by name, such as {{"heavy": 2}}')
-    further = dict(groups or {})
-    for name, number in cast("dict[object, object]", further).items():
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"groups: {name!r} is no name of a group; expected a text that is not empty")
-        count(number, field=f"groups[{name!r}]", least=1)
-    default = further.pop(DEFAULT_GROUP, None)
-    if workers is not None:
-        if default is not None:
-            raise UsageError(
-                f"workers={workers!r} and groups[{DEFAULT_GROUP!r}]={default!r} both say how many workers the default "
-                "group has; give one of them"
-            )
-        default = count(workers, field="workers", least=1)
-    if default is None:
-        default = max(1, usable_cpus() - sum(further.values()))
-    return {DEFAULT_GROUP: default, **further}
-
-
-def _checked_limits(limits: Mapping[str, int] | None) -> dict[str, int]:
-    checked = dict(limits or {})
-    for name, limit in checked.items():
-        count(limit, field=f"limits[{name!r}]", least=1)
-    return checked
-
-
-def _checked_bounds(bounds: tuple[int, Duration], field: str) -> tuple[int, float]:
-    try:
-        number, time_s = bounds
-    except (TypeError, ValueError):
-        raise UsageError(f"{field}={bounds!r}: expected (how many, how long)") from None
-    return count(number, field=field), seconds(time_s, field=field)
-
-
-def _checked_size(value: Size | None, field: str) -> int | None:
-    return None if value is None else size_bytes(value, field=field)
-
-
-def _checked_byte_bound(value: object) -> int | Callable[[], int] | None:
-    if value is _NOT_GIVEN:
-        return quarter_of_memory
-    return None if value is None else size_bytes(cast("Size", value), field="max_pending_bytes")
 
 
 # --- the end of the interpreter ------------------------------------------------------------------

@@ -42,10 +42,11 @@ from procq.engine.inline import FakeClock, InlineContext, InlineEngine
 from procq.errors import UsageError
 from procq.events import OnEvent
 from procq.inside import current
-from procq.queue import Queue, workers_by_group
+from procq.queue import Queue
 from procq.retry import BackoffLike
 from procq.slots import DEFAULT_GROUP
 from procq.units import Duration, Size, count, seconds
+from procq.vetting import workers_by_group
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -33,10 +33,11 @@ from procq.engine.local.machine import usable_cpus
 from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
 from procq.halting import Halted
 from procq.handle import Handle, supervisor_of, task_of
-from procq.queue import Queue, workers_by_group
+from procq.queue import Queue
 from procq.slots import DEFAULT_GROUP
 from procq.spec import TaskSpec
 from procq.units import format_seconds
+from procq.vetting import workers_by_group
 
 if TYPE_CHECKING:
     from procq.cli.results import Results

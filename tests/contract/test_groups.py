@@ -267,7 +267,7 @@ def test_H4_what_tasks_of_any_group_write_is_theirs(driver: Driver) -> None:
 def test_B7_the_default_group_has_what_workers_says_else_what_is_left_of_the_cpus(
     monkeypatch: pytest.MonkeyPatch, workers: int | None, groups: Mapping[str, int] | None, expected: dict[str, int]
 ) -> None:
-    monkeypatch.setattr("procq.queue.usable_cpus", lambda: 8)
+    monkeypatch.setattr("procq.vetting.usable_cpus", lambda: 8)
 
     assert procq.Queue(workers, groups=groups).groups == expected
 
