@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from procq.handle import Handle, TaskResult, as_completed
     from procq.inside import Permanent, RetryLater, current
     from procq.loader import jobs
-    from procq.queue import Queue, Stats
+    from procq.queue import Queue
     from procq.retry import constant, exponential
     from procq.shared import Shared, share
     from procq.spec import Spawn, TaskFunction, TaskSpec, task
+    from procq.stats import Stats
 
 __all__ = [
     "Aging",
@@ -65,7 +66,7 @@ _HOMES = {
     "RetryLater": "inside",
     "Shared": "shared",
     "Spawn": "inside",
-    "Stats": "queue",
+    "Stats": "stats",
     "Status": "core.states",
     "TaskFunction": "spec",
     "TaskResult": "handle",

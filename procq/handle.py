@@ -248,6 +248,13 @@ def task_of(handle: "Handle[Any]") -> Task:
     return handle._task  # noqa: SLF001 - the façade's own
 
 
+def handle_of(supervisor: Supervisor, task: Task) -> Handle[Any]:
+    """Return the handle of a task: where it has an id of its own the one there is, else one equal to others."""
+    owner = task.owner
+    handle = owner() if isinstance(owner, weakref.ref) else None
+    return Handle(supervisor, task) if handle is None else handle
+
+
 def supervisor_of(handle: "Handle[Any]") -> Supervisor:
     """Return the supervisor behind a handle."""
     return handle._supervisor  # noqa: SLF001

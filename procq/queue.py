@@ -5,7 +5,6 @@ the one lock.  What a queue may be made with is for vetting.py to say; no rule o
 """
 
 import atexit
-import itertools
 import sys
 import warnings
 import weakref
@@ -33,14 +32,13 @@ from procq.closing import Mode, ShutdownReport
 from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
 from procq.core.scheduler import CancelAnswer, Scheduler
-from procq.core.states import Status
 from procq.core.task import DeadLetter, Task
 from procq.draft import draft_all, pickle_call, pickle_initializer
 from procq.engine.headroom import Headroom
 from procq.engine.local.machine import available_memory, quarter_of_memory
 from procq.errors import UnknownTaskError, UsageError
 from procq.halting import FailureLimit, Halt, OnFailure, RunDeadline
-from procq.handle import Handle, TaskResult, supervisor_of, task_of
+from procq.handle import Handle, TaskResult, handle_of, supervisor_of, task_of
 from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
 from procq.making import OnConflict
@@ -49,6 +47,7 @@ from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.slots import DEFAULT_GROUP, need_refused
 from procq.spec import DEFAULTS, TaskFunction, TaskSpec, call_spec, type_of
+from procq.stats import Stats
 from procq.supervisor import Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds
 from procq.vetting import (
@@ -85,52 +84,6 @@ DEAD_LETTERS: Final = (10_000, 604_800)
 
 #: How a known task is named: by its id, its handle or its spec (contract C0).
 TaskRef: TypeAlias = "str | Handle[Any] | TaskSpec[Any]"
-
-
-@final
-class Stats:
-    """A look at a queue (contract F8).
-
-    Attributes:
-        counts: Tasks by status; ended ones are counted even after they are forgotten.
-        retries: How many attempts were followed by another.
-        dead_letters: How many are kept.
-        dead_letters_dropped: How many were dropped, being too many, too big or too old (contract F6).
-        dropped_messages: Late reports that were not accepted (contract D1).
-        breakers: "closed", "open" or "half-open" by type, for the types that have a breaker (D8).
-        workers: Workers by what they do, all groups together.
-        groups: The same for each group, by its name.
-        throughput: Tasks ended a second since `start`.
-        oldest_ready_s: How long the longest-waiting READY task has waited since submit, or None.
-    """
-
-    __slots__ = (
-        "breakers", "counts", "dead_letters", "dead_letters_dropped", "dropped_messages", "groups", "oldest_ready_s",
-        "retries", "throughput", "workers",
-    )  # fmt: skip
-
-    def __init__(self, supervisor: Supervisor, started_at: float | None) -> None:
-        scheduler = supervisor.scheduler
-        now = supervisor.engine.now()
-        self.counts = dict(scheduler.counts)
-        self.retries = scheduler.retries
-        self.dead_letters = len(scheduler.letters)
-        self.dead_letters_dropped = scheduler.letters.dropped
-        self.dropped_messages = scheduler.dropped_late
-        circuits = {name: gate.circuit for name, gate in scheduler.gates.items()}
-        self.breakers = {name: circuit.state for name, circuit in circuits.items() if circuit is not None}
-        self.workers = supervisor.engine.states()
-        self.groups = {name: place.states() for name, place in supervisor.engine.places.items()}
-        ended = sum(self.counts[status] for status in Status if status.terminal)
-        elapsed = 0.0 if started_at is None else now - started_at
-        self.throughput = ended / elapsed if elapsed > 0 else 0.0
-        waiting = itertools.chain(scheduler.ready, scheduler.ahead.values())
-        oldest = min((task.submitted_at for task in waiting), default=None)
-        self.oldest_ready_s = None if oldest is None else now - oldest
-
-    def __repr__(self) -> str:
-        counted = ", ".join(f"{number} {status}" for status, number in self.counts.items() if number)
-        return f"<Stats {counted or 'empty'}; {self.throughput:.0f}/s>"
 
 
 @final
@@ -601,16 +554,13 @@ class Queue:
             try:
                 supervisor.check_usable()
                 batch, tasks = tasks_of_specs(specs, drafts, supervisor, by_spec, self._free_id, on_conflict)
-                handles = {spec: self._handle_of(task) for spec, task in tasks.items()}
+                handles = {spec: handle_of(supervisor, task) for spec, task in tasks.items()}
                 if batch.new:
                     supervisor.submit(batch.new, partial(by_spec.update, handles), batch.replaced)
             finally:
                 supervisor.room.let_in()
             by_spec.update(handles)
             return [by_spec[spec] for spec in specs]
-
-    def _handle_of(self, task: Task) -> Handle[Any]:
-        return _handle_of(self._supervisor, task)
 
     def _watch_spawned(
         self,
@@ -658,7 +608,7 @@ class Queue:
         with self._supervisor.entry:
             if isinstance(task, TaskSpec):
                 return self._own(task)
-            return self._handle_of(self._supervisor.scheduler.find(task))
+            return handle_of(self._supervisor, self._supervisor.scheduler.find(task))
 
     def _own(self, task: "Handle[Any] | TaskSpec[Any]") -> Handle[Any]:
         """Return the handle that is meant, if it is of this queue; for a spec the lock is held."""
@@ -858,15 +808,8 @@ class Queue:
             return Stats(self._supervisor, self._started_at)
 
 
-def _handle_of(supervisor: Supervisor, task: Task) -> Handle[Any]:
-    """Return the handle of a task: where it has an id of its own the one there is, else one equal to others."""
-    owner = task.owner
-    handle = owner() if isinstance(owner, weakref.ref) else None
-    return Handle(supervisor, task) if handle is None else handle
-
-
 def _tell_handles(supervisor: Supervisor, tell: Callable[[list[Handle[Any]]], object], tasks: Iterable[Task]) -> None:
-    tell([_handle_of(supervisor, task) for task in tasks])
+    tell([handle_of(supervisor, task) for task in tasks])
 
 
 def _draw() -> float:

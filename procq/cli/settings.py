@@ -66,11 +66,11 @@ def _at_least_one(flag: str, text: str) -> int:
     return int(text)
 
 
-def _group(flag: str, text: str) -> tuple[str, int]:
-    """Read NAME=N."""
-    name, equals, number = text.rpartition("=")
-    if not equals or not name:
-        raise CommandLineError(f"{flag} {text}: expected NAME=N, such as heavy=2")
+def _number_of(flag: str, text: str, *, form: str, hint: str = "") -> tuple[str, int]:
+    """Read a name, of a group or a type, and a number of at least 1 for it."""
+    name, _, number = text.rpartition("=")
+    if not name:
+        raise CommandLineError(f"{flag} {text}: expected {form}", hint=hint)
     return name, _at_least_one(f"{flag} {name}", number)
 
 
@@ -146,14 +146,6 @@ def deadline_s(text: str, now: datetime) -> float:
 # --- flags -------------------------------------------------------------------------------------
 
 
-def _limit(flag: str, text: str) -> tuple[str, int]:
-    """Read TYPE=N."""
-    name, _, number = text.rpartition("=")
-    if not name:
-        raise CommandLineError(f"{flag} {text}: expected TYPE=N", hint="such as --limit fetch=4")
-    return name, _at_least_one(f"{flag} {name}", number)
-
-
 def _flag(
     *names: str,
     read: Callable[[str, str], object] | None = None,
@@ -211,7 +203,7 @@ class RunSettings:
     #: by name, as often as they were given; what was said last of a group holds
     groups: Sequence[tuple[str, int]] = _flag(
         "--group",
-        read=_group,
+        read=partial(_number_of, form="NAME=N, such as heavy=2"),
         action="append",
         default=[],
         metavar="NAME=N",
@@ -304,7 +296,7 @@ class RunSettings:
     #: pairs of a type and a number
     limits: Sequence[tuple[str, int]] = _flag(
         "--limit",
-        read=_limit,
+        read=partial(_number_of, form="TYPE=N", hint="such as --limit fetch=4"),
         action="append",
         default=[],
         metavar="TYPE=N",
