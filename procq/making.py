@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 from procq.core.states import TERMINAL
 from procq.core.task import Task
 from procq.draft import Draft
-from procq.errors import CycleError, DuplicateTaskError, UnknownDependencyError
+from procq.errors import DuplicateTaskError, UnknownDependencyError
+from procq.ordering import needs_first
 from procq.parcel import Payload
 from procq.spec import Options
 
@@ -107,7 +108,8 @@ def tasks_of(
     same, replaced = _known_tasks(found, tasks, may_replace=on_conflict == "replace")
     made = dict(same)
     new: list[Task] = []
-    for draft in in_order(list(found), found):
+    # Mostly nothing needs anything, and a submit of one spec should not pay for the question.
+    for draft in in_order(list(found), found) if any(found.values()) else found:
         if draft not in made:
             needs = [made[need] if isinstance(need, Draft) else need for need in found[draft]]
             made[draft] = _make(draft, free_id() if draft.id is None else draft.id, needs, now)
@@ -127,27 +129,11 @@ def in_order(drafts: Sequence[Draft], found: Mapping[Draft, Sequence[Task | Draf
     Raises:
         CycleError: They depend on each other in a circle.
     """
-    ordered: list[Draft] = []
-    done: set[Draft] = set()
-    for root in drafts:
-        # Depth first with a stack of its own: a chain may be longer than Python's.
-        path: dict[Draft, None] = {}
-        stack: list[tuple[Draft, bool]] = [(root, False)]
-        while stack:
-            draft, needs_are_done = stack.pop()
-            if needs_are_done:
-                del path[draft]
-                done.add(draft)
-                ordered.append(draft)
-            elif draft in path:
-                around = list(path)
-                raise CycleError(tuple(one.label for one in around[around.index(draft) :]))
-            elif draft not in done:
-                path[draft] = None
-                stack.append((draft, True))
-                needs = [need for need in found[draft] if isinstance(need, Draft)]
-                stack += [(need, False) for need in reversed(needs) if need not in done]
-    return ordered
+    return needs_first(drafts, lambda draft: [need for need in found[draft] if isinstance(need, Draft)], _label)
+
+
+def _label(draft: Draft) -> str:
+    return draft.label
 
 
 def _used(drafts: Iterable[Draft], tasks: Mapping[str, Task]) -> "dict[Draft, Task | Draft]":

@@ -87,7 +87,7 @@ class Offspring:
             self._set_options(drafts)
         tasks = self._scheduler.tasks
         find = _Finder(Names(drafts, tasks)).find
-        return tasks_of(drafts, tasks, find, free_id=self.free_id, now=now)[0]
+        return tasks_of(drafts, tasks, find, free_id=self.free_id, now=now).new
 
     def _complete(self, draft: Draft) -> None:
         """Put the function before the arguments of a handler, and mark what may be compared."""

@@ -16,6 +16,7 @@ from procq.cli.ids import Namer
 from procq.cli.pertype import PerType
 from procq.errors import CycleError, JobsFileError, UnknownDependencyError
 from procq.handle import Handle
+from procq.ordering import needs_first
 from procq.spec import Output, TaskSpec, call_spec, named
 
 Spec = TaskSpec[Any]
@@ -184,23 +185,8 @@ def _with_needs(specs: Iterable[Spec], is_known: Callable[[Spec], bool]) -> list
     Raises:
         CycleError: An argument leads back to its own spec.
     """
-    ordered: dict[Spec, None] = {}
-    for root in specs:
-        path: dict[Spec, None] = {}
-        stack: list[tuple[Spec, bool]] = [(root, False)]
-        while stack:
-            spec, needs_are_done = stack.pop()
-            if needs_are_done:
-                del path[spec]
-                ordered[spec] = None
-            elif spec in path:
-                around = list(path)
-                raise CycleError(tuple(one.label() for one in around[around.index(spec) :]))
-            elif spec not in ordered and not is_known(spec):
-                path[spec] = None
-                stack.append((spec, True))
-                stack += [(need, False) for need in reversed(list(_needs(spec))) if need not in ordered]
-    return list(ordered)
+    roots = (spec for spec in specs if not is_known(spec))
+    return needs_first(roots, lambda spec: [need for need in _needs(spec) if not is_known(need)], TaskSpec.label)
 
 
 def _needs(spec: Spec) -> Iterator[Spec]:
