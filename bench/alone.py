@@ -10,11 +10,15 @@ from bench.workloads import Values
 
 
 class Table(NamedTuple):
+    told: str
     workloads: Mapping[str, Callable[[], Values]]
     table: Callable[[Sequence[Line], Sequence[str]], Iterator[str]]
 
 
 TABLES: Final[Mapping[str, Table]] = MappingProxyType(
-    {"scaling": Table(SCALINGS, scaling_table), "features": Table(MEASURED, feature_table)}
+    {
+        "scaling": Table("how procq's cost grows", SCALINGS, scaling_table),
+        "features": Table("what each promise of its scheduler costs", MEASURED, feature_table),
+    }
 )
 ALONE: Final = MappingProxyType({name: run for table in TABLES.values() for name, run in table.workloads.items()})

@@ -34,9 +34,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=some_of(RUNS), default=list(RUNS), help="workloads, with commas (default all)")
     parser.add_argument("--peers", type=some_of(peers), default=peers, help="peers, with commas (default all)")
     alone = parser.add_mutually_exclusive_group()
-    for name, what in (("scaling", "how procq's cost grows"), ("features", "what each promise of its scheduler costs")):
+    for name, table in TABLES.items():
         alone.add_argument(
-            f"--{name}", dest="alone", action="store_const", const=name, help=f"instead: {what}, procq alone"
+            f"--{name}", dest="alone", action="store_const", const=name, help=f"instead: {table.told}, procq alone"
         )
     parser.add_argument("--json", type=Path, help="write each single run to this file as a line of JSON")
     parser.add_argument("--load", type=Path, help="run nothing; read such a file")
@@ -54,7 +54,7 @@ def arguments() -> argparse.Namespace:
     )
     options = parser.parse_args()
     if options.alone is not None and (options.load or options.picture):
-        parser.error("--scaling and --features have tables of their own and no picture")
+        parser.error(f"--{options.alone} has its own table and no picture")
     return options
 
 

@@ -158,7 +158,7 @@ class Explanation:
             return f"waits for a worker{whose} to start{ahead}"
         return f"no worker{whose} is free{ahead}"
 
-    # --- what runs ----------------------------------------------------------------
+    # --- what runs -----------------------------------------------------------------------------
 
     def _running(self) -> Iterator[str]:
         task = self._task

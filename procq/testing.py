@@ -41,6 +41,7 @@ from procq.draft import pickle_initializer
 from procq.engine.inline import FakeClock, InlineContext, InlineEngine
 from procq.errors import UsageError
 from procq.events import OnEvent
+from procq.halting import OnFailure
 from procq.inside import current
 from procq.queue import Queue
 from procq.retry import BackoffLike
@@ -67,7 +68,7 @@ class QueueParameters(TypedDict, total=False):
     max_pending: int | None
     max_pending_bytes: Size | None
     max_failures: int | str | None
-    on_failure: Literal["finish", "kill"]
+    on_failure: OnFailure
     deadline: "Duration | datetime | None"
     retention: tuple[int, Duration]
     dead_letters: tuple[int, Duration]

@@ -7,7 +7,7 @@ starts where the entry returns a list, else when its generator has ended.
 
 import builtins
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import ModuleType
 from typing import Any, Final, final
@@ -86,15 +86,20 @@ def _read(text: str) -> tuple[str, str, object]:
         raise CommandLineError(f"--set {text}: expected TYPE.OPTION=VALUE", hint="such as --set clean.timeout=5m")
     read = _READERS.get(option)
     if read is None:
-        close = difflib.get_close_matches(option, _READERS, n=1)
-        mean = f"did you mean `{close[0]}`? " if close else ""
-        raise CommandLineError(f"--set {text}: no such option", hint=f"{mean}options are {', '.join(_READERS)}")
+        raise CommandLineError(f"--set {text}: no such option", hint=_those("options", _READERS, option))
     try:
         made = read(value)
         Options({option: made})
     except UsageError as error:
         raise CommandLineError(f"--set {text}: {error}") from None
     return type_name, option, made
+
+
+def _those(what: str, known: Collection[str], wrong: str) -> str:
+    """Say which there are, and first of all which of them may be meant."""
+    close = difflib.get_close_matches(wrong, known, n=1)
+    mean = f"did you mean `{close[0]}`? " if close else ""
+    return f"{mean}{what} are {', '.join(known) or 'none'}"
 
 
 def types_in(entry: Entry, queue_options: Mapping[str, object]) -> set[str]:
@@ -166,7 +171,4 @@ class PerType:
 
     def hint(self) -> str:
         """Say which types there are, and which of them may be meant."""
-        name = next(iter(self._flags))
-        close = difflib.get_close_matches(name, self._known, n=1)
-        mean = f"did you mean `{close[0]}`? " if close else ""
-        return f"{mean}types are {', '.join(sorted(self._known)) or 'none'}"
+        return _those("types", sorted(self._known), next(iter(self._flags)))

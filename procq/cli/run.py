@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, assert_never, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never, final
 
 from procq import loader
 from procq.cli import ending, parameters, producer, summary
@@ -26,7 +26,7 @@ from procq.cli.signals import Signalled, StopSignals, die_by
 from procq.cli.stopping import Ladder, Step
 from procq.cli.tally import Tally
 from procq.cli.terminal import Terminal, standard_error
-from procq.closing import ShutdownReport
+from procq.closing import Mode, ShutdownReport
 from procq.core.policies import Aging, WeightedFair
 from procq.core.states import Priority, Status
 from procq.engine.local.machine import usable_cpus
@@ -359,14 +359,14 @@ class _Run:
         self._say_stopping(step, running=news.running)
         self._shut_down(mode="drain")
 
-    def _shut_down(self, *, mode: Literal["drain", "finish", "kill"], timeout: float | None = None) -> None:
+    def _shut_down(self, *, mode: Mode, timeout: float | None = None) -> None:
         """Begin a shutdown, or make the one under way harsher, in a thread that waits for its end."""
         waiter = threading.Thread(
             target=self._wait_for_shutdown, args=(mode, timeout), name=f"procq-{mode}", daemon=True
         )
         waiter.start()
 
-    def _wait_for_shutdown(self, mode: Literal["drain", "finish", "kill"], timeout: float | None) -> None:
+    def _wait_for_shutdown(self, mode: Mode, timeout: float | None) -> None:
         """Shut the queue down and tell when that is done."""
         try:
             report = self._queue.shutdown(timeout, mode)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from procq import units
 from procq.cli.exits import CommandLineError
-from procq.halting import FailureLimit
+from procq.halting import FailureLimit, OnFailure
 from procq.slots import DEFAULT_GROUP
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class RunSettings:
         ),
         queue="max_failures",
     )
-    on_failure: Literal["finish", "kill"] | None = _flag(
+    on_failure: OnFailure | None = _flag(  # noqa: RUF009 - as above
         "--on-failure",
         choices=("finish", "kill"),
         queue="on_failure",

@@ -2,11 +2,11 @@
 
 Pure: it is told what happened and the time, and answers what has to be done.
 
-| what                                                          | does                                   |
-|---------------------------------------------------------------|----------------------------------------|
-| 1st SIGINT, SIGTERM, SIGHUP, an entry that raises             | FINISH: nothing new starts, what runs ends |
-| 2nd SIGINT, the stop timeout                                  | KILL: ask, kill after the grace        |
-| 3rd SIGINT                                                    | KILL_NOW                               |
+| what                                              | does                                       |
+|---------------------------------------------------|--------------------------------------------|
+| 1st SIGINT, SIGTERM, SIGHUP, an entry that raises | FINISH: nothing new starts, what runs ends |
+| 2nd SIGINT, the stop timeout                      | KILL: ask, kill after the grace            |
+| 3rd SIGINT                                        | KILL_NOW                                   |
 
 Too many failures and the deadline halt the queue by itself; the ladder only takes note of how hard.
 """
@@ -15,13 +15,13 @@ import signal
 from enum import IntEnum
 from typing import Final, Literal, final
 
-from procq.halting import Halted
+from procq.halting import Halt, Halted
 
 #: Bounds SIGTERM and SIGHUP when --stop-timeout does not: whoever sends them usually kills soon,
 #: Docker after 10 s, so 8 leave time for the grace and the summary.
 DEFAULT_STOP_TIMEOUT_S: Final = 8.0
 
-Cause = Literal["signal", "max_failures", "deadline", "producer"]
+Cause = Literal[Halt, "signal", "producer"]
 
 
 class Step(IntEnum):

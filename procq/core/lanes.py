@@ -256,7 +256,7 @@ class ReadyLanes:
 
     def key(self, task: Task) -> tuple[float, int]:
         """Sort key among the tasks that `peek` returned: the most urgent first."""
-        return task.rank, task.seq
+        return task.rank, task.seq  # `urgency`, without another call
 
     def began(self, task: Task) -> None:
         """A task that was popped has begun: nothing follows from that here."""

@@ -98,14 +98,17 @@ class Scheduler:
         self._retention_limit, self._retention_s = retention
         #: every task that is known, by id
         self.tasks: dict[str, Task] = {}
+        #: what stands before the start of tasks, by type; of types with a limit or a breaker alone
+        self.gates = _gates({} if limits is None else limits, {} if breakers is None else breakers)
         #: all and only READY tasks that are not sent ahead
-        self.gates = _gates(limits or {}, breakers or {})
         self.ready = ready_lanes(Strict() if policy is None else policy, self.gates, groups)
+        #: what attempts share while they run; None: nobody asks for anything
         self.capacity = capacity
         #: whether starts are counted against `capacity`: not before a task takes more than one slot
         self.counts_slots = False
-        #: whether anything at all has to be noted when an attempt starts or ends
+        #: whether levels share the starts
         self._is_fair = isinstance(policy, WeightedFair)
+        #: whether anything at all has to be noted when an attempt starts or ends
         self._is_counted = bool(self.gates) or self._is_fair
         #: READY tasks already sent to a busy worker that has not begun them, by sequence number
         self.ahead: dict[int, Task] = {}
@@ -340,15 +343,21 @@ class Scheduler:
         """Let a task wait for its instant, or make it ready."""
         due = None if task.conditions is None else task.conditions.due
         if due is not None and now < due:
-            self._move(task, _SCHEDULED)
-            self.delayed.set(task.seq, due, task, task.seq)
-            if self.facts is not None:
-                self.facts.scheduled(task, due, now)
+            self._make_scheduled(task, due, now)
         else:
-            self._move(task, _READY)
-            self.ready.push(task)
-            if self.facts is not None:
-                self.facts.ready(task, now)
+            self._make_ready(task, now)
+
+    def _make_scheduled(self, task: Task, due: float, now: float) -> None:
+        self._move(task, _SCHEDULED)
+        self.delayed.set(task.seq, due, task, task.seq)
+        if self.facts is not None:
+            self.facts.scheduled(task, due, now)
+
+    def _make_ready(self, task: Task, now: float) -> None:
+        self._move(task, _READY)
+        self.ready.push(task)
+        if self.facts is not None:
+            self.facts.ready(task, now)
 
     # --- what runs next ------------------------------------------------------------------------
 
@@ -505,10 +514,7 @@ class Scheduler:
             self._leave(late)
             self._end(late, _CANCELLED, now, cause="expired")
         while (task := self.delayed.pop_due(now)) is not None:
-            self._move(task, _READY)
-            self.ready.push(task)
-            if self.facts is not None:
-                self.facts.ready(task, now)
+            self._make_ready(task, now)
         while (gate := self.cooling.pop_due(now)) is not None:
             assert gate.circuit is not None, "it was open"
             gate.circuit.cool()
@@ -664,15 +670,9 @@ class Scheduler:
             return
         self.retries += 1
         if delay_s > 0:
-            self._move(task, _SCHEDULED)
-            self.delayed.set(task.seq, now + delay_s, task, task.seq)
-            if self.facts is not None:
-                self.facts.scheduled(task, now + delay_s, now)
+            self._make_scheduled(task, now + delay_s, now)
         else:
-            self._move(task, _READY)
-            self.ready.push(task)
-            if self.facts is not None:
-                self.facts.ready(task, now)
+            self._make_ready(task, now)
 
     def _fail(self, task: Task, ended: Ended, now: float) -> None:
         """End a task FAILED and keep its dead letter (D7, F6)."""
