@@ -7,20 +7,15 @@ Everything here happens under the queue's lock, in a caller's thread or the engi
 """
 
 from collections.abc import Iterator
-from typing import Final, final
+from typing import final
 
+from procq.brake import Brake
 from procq.core.facts import Hold
 from procq.core.scheduler import Scheduler
-from procq.core.states import Status
 from procq.core.task import Task
 from procq.engine.headroom import Headroom
 from procq.engine.protocol import Engine, Places
-from procq.halting import FailureLimit
 from procq.slots import DEFAULT_GROUP
-
-#: Read through the class, a member of an enum takes 60 ns each time.
-_SUCCEEDED: Final = Status.SUCCEEDED
-_FAILED: Final = Status.FAILED
 
 
 @final
@@ -31,31 +26,29 @@ class Dispatcher:
         scheduler: What there is to do.
         engine: Where it can be done.
         headroom: As `Supervisor`.
+        brake: Whether nothing may start any more.
     """
 
     __slots__ = (
-        "_engine", "_headroom", "_only", "_places", "_scheduler", "closed", "held", "limit", "paused",
+        "_brake", "_engine", "_headroom", "_only", "_places", "_scheduler", "closed", "paused",
     )  # fmt: skip
 
-    def __init__(self, scheduler: Scheduler, engine: Engine, headroom: Headroom | None) -> None:
+    def __init__(self, scheduler: Scheduler, engine: Engine, headroom: Headroom | None, brake: Brake) -> None:
         self._scheduler = scheduler
         self._engine = engine
         self._places = engine.places
         #: where, if there is but one group: to ask for each takes as long as all the rest
         self._only = engine.places[DEFAULT_GROUP] if len(engine.places) == 1 else None
         self._headroom = headroom
+        self._brake = brake
         #: the user wants nothing new to start
         self.paused = False
-        #: how many failures end the queue, so that what would begin behind one of them is not sent ahead
-        self.limit: FailureLimit | None = None
-        #: so many have failed: nothing starts any more
-        self.held = False
         #: the engine is being closed and takes nothing more
         self.closed = False
 
     def dispatch(self, now: float) -> None:
         """Give what is ready to whoever is free; the hot path."""
-        if self.paused or self.closed or self.held:
+        if self.paused or self.closed or self._brake.is_pulled:
             return
         scheduler = self._scheduler
         backlog = len(scheduler.ready) + len(scheduler.ahead)
@@ -113,7 +106,7 @@ class Dispatcher:
         scheduler = self._scheduler
         if scheduler.ahead:
             self.take_back_all(now)
-        while not self.held and (task := self._first_startable()) is not None and scheduler.fits(task):
+        while not self._brake.is_pulled and (task := self._first_startable()) is not None and scheduler.fits(task):
             self._start(task, now)
 
     def held_for_slots(self) -> Task | None:
@@ -127,7 +120,7 @@ class Dispatcher:
         """Decide who of a group gets what, the most urgent first."""
         scheduler = self._scheduler
         engine = self._engine
-        while not self.held:  # to take a task back may bring the news
+        while not self._brake.is_pulled:  # to take a task back may bring the news
             task = scheduler.next_ready(group)
             if task is None:
                 if places.idle and scheduler.count_ahead(group):
@@ -150,17 +143,11 @@ class Dispatcher:
 
     def _may_go_ahead(self, task: Task) -> bool:
         """Whether a task may wait at a busy worker: not if a limit, a breaker, an expiry or a halt could stop it."""
-        if self.limit is not None and self._is_near(self.limit):
+        if self._brake.limit is not None and self._brake.is_near():
             return False
         if task.conditions is not None and task.expires_at is not None:
             return False
         return task.type not in self._scheduler.gates and self._engine.fits_ahead(task)
-
-    def _is_near(self, limit: FailureLimit) -> bool:
-        """Whether the queue would halt if all failed that has been handed out: what is ahead begins unasked (G6)."""
-        scheduler = self._scheduler
-        out = len(scheduler.running) + len(scheduler.ahead)
-        return limit.reached(scheduler.ended_as(_FAILED) + out, scheduler.ended_as(_SUCCEEDED))
 
     def take_back(self, task: Task, now: float) -> None:
         """Take back a task sent ahead; if it has begun, note that."""
@@ -188,7 +175,7 @@ class Dispatcher:
 
     def backlog(self, group: str) -> int:
         """Return how many attempts of a group could begin if there were more workers, those ahead included."""
-        if self.paused or self.held:
+        if self.paused or self._brake.is_pulled:
             return 0
         backlog = self._scheduler.backlog(group)
         if self.is_short_of_memory:  # another worker takes memory too

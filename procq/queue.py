@@ -28,6 +28,7 @@ from typing import (
 
 from procq import loader
 from procq.batch import is_known, tasks_of_specs, waiting_under
+from procq.brake import Brake
 from procq.closing import Mode, ShutdownReport
 from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
@@ -262,9 +263,12 @@ class Queue:
             max_pending_bytes=pending_bytes(max_pending_bytes),
             headroom=headroom,
             events=None if listener is None else Events(listener, now=chosen.now, workers=self.workers),
-            max_failures=None if max_failures is None else FailureLimit(max_failures),
-            on_failure=on_failure,
-            deadline=None if deadline is None else RunDeadline(deadline),
+            brake=Brake(
+                scheduler,
+                None if max_failures is None else FailureLimit(max_failures),
+                on_failure,
+                None if deadline is None else RunDeadline(deadline),
+            ),
         )
         self._mind_slots()
         self._numbers = self._supervisor.offspring.numbers

@@ -2,7 +2,7 @@
 
 What a program wants comes in here, and what the engine reports; who waits for an end is told from
 here.  Which task goes where is decided in dispatch.py, who may submit in room.py, whether the queue
-halts by itself in halting.py, how far that or a shutdown has gone in closing.py.  It unpickles
+halts by itself in brake.py, how far that or a shutdown has gone in closing.py.  It unpickles
 nothing and runs no user code, backoff callables aside.
 
 Everything happens under `lock`, in the thread that brought the news: a caller that submits, or the
@@ -20,11 +20,12 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
+from procq.brake import Brake, Order
 from procq.callback import CallbackThread
 from procq.change import TORN, Change
 from procq.closing import KILLED, WAITING, Closing, Mode, ShutdownReport
 from procq.core.scheduler import CancelAnswer, Scheduler
-from procq.core.states import TERMINAL, Status
+from procq.core.states import TERMINAL
 from procq.core.task import Run, Task
 from procq.dispatch import Dispatcher
 from procq.draft import Draft
@@ -32,7 +33,7 @@ from procq.engine.headroom import Headroom
 from procq.engine.protocol import Attempt, Departure, Engine
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError, WorkerStartError
 from procq.fork import live, register
-from procq.halting import DEADLINE_TOLD, FailureLimit, Halt, Halted, OnFailure, RunDeadline
+from procq.halting import Halt, Halted
 from procq.interrupts import WATCH, changes, raise_pending, unwatch, watch
 from procq.lock import FORKED, LostLock, Milestone, QueueLock, refuse_nested_call
 from procq.log import WARNING, Logger
@@ -60,9 +61,7 @@ class Supervisor:
             called once, when it first matters.
         headroom: Whether memory is short, so that no attempt may start beside another; None: it never is.
         events: Tell somebody what happens; None: nobody listens.
-        max_failures: How many failures halt the queue; None: none do.
-        on_failure: How they do.
-        deadline: When it halts in any case; None: never.
+        brake: Whether the queue ends by itself; None: it never does.
     """
 
     def __init__(
@@ -74,9 +73,7 @@ class Supervisor:
         max_pending_bytes: int | Callable[[], int] | None = None,
         headroom: Headroom | None = None,
         events: "Events | None" = None,
-        max_failures: FailureLimit | None = None,
-        on_failure: OnFailure = "finish",
-        deadline: RunDeadline | None = None,
+        brake: Brake | None = None,
     ) -> None:
         #: the engine and whoever holds it take it; what programs call goes by `entry`
         self.lock = QueueLock()
@@ -117,15 +114,9 @@ class Supervisor:
         #: for a task that cannot go on until what it logs is handled
         self.log_thread = CallbackThread("procq-logs", "a handler of log records")
         self.offspring = Offspring(scheduler)
-        self.dispatcher = Dispatcher(scheduler, engine, headroom)
-        self.dispatcher.limit = max_failures
+        self.brake = Brake(scheduler) if brake is None else brake
+        self.dispatcher = Dispatcher(scheduler, engine, headroom, self.brake)
         self._closing = Closing(scheduler, engine, self.dispatcher, events)
-        self._on_failure: OnFailure = on_failure
-        #: too many tasks have failed, and the queue has not been halted for it yet
-        self._too_many = False
-        self._deadline = deadline
-        #: the instant of that; never before the start, nor after it has come
-        self._ends_at = inf
         #: told in the thread of callbacks when the queue has halted by itself
         self.halt_listeners: list[Callable[[Halted], object]] = []
         self.room = Room(
@@ -190,8 +181,7 @@ class Supervisor:
                 if not self._opened:
                     self._opened = is_first = True
                     self._opening_by = get_ident()
-                    if self._deadline is not None:
-                        self._ends_at = self.engine.now() + self._deadline.remaining_s()
+                    self.brake.set_out(self.engine.now())
             if is_first:
                 self.engine.open(self)
             is_open = True
@@ -201,7 +191,7 @@ class Supervisor:
                 self._opening_by = 0
                 self._opened = is_open  # else it may be tried again
                 if not is_open:
-                    self._ends_at = inf
+                    self.brake.set_back()
             if not self._opened or self._all_closed.is_set():
                 unwatch(self)
             if WATCH.pending:
@@ -446,7 +436,7 @@ class Supervisor:
         scheduler = self.scheduler
         engine = self.engine
         now = engine.now()
-        if now >= self._ends_at:  # a moment before the loop comes to it
+        if now >= self.brake.ends_at:  # a moment before the loop comes to it
             self._turn(now)
             self.check_usable()
         if replaced:
@@ -460,7 +450,7 @@ class Supervisor:
             self._disown_orphans()
         if self._opened:
             engine.look(now)
-            if self._too_many:  # it was heard just now
+            if self.brake.is_due:  # it was heard just now
                 self.tick(now)
             self.dispatcher.dispatch(now)
             self.dispatcher.leave_to_loop()
@@ -567,35 +557,38 @@ class Supervisor:
 
     def ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
         """An attempt has ended."""
-        task = self.scheduler.running.get(attempt.seq)
+        task = self._ran(attempt)
         if task is None:
-            self.scheduler.dropped_late += 1
             return
-        if self.progress:
-            self.progress.pop(task.seq, None)
         self.scheduler.end(task, fence, ended, ended.ended_at)
-        if self.dispatcher.limit is not None:
-            self._judge(self.dispatcher.limit)
+        if self.brake.limit is not None:
+            self.brake.judge()
 
     def spawned(self, attempt: Attempt, fence: int, ended: Ended, drafts: Sequence[Draft]) -> None:
         """An attempt has returned, and brings tasks that are to be accepted with its success."""
+        task = self._ran(attempt)
+        if task is None:
+            return
+        self.offspring.take(task, fence, ended, drafts, self.engine.now())
+        if self.brake.limit is not None:
+            self.brake.judge()
+
+    def _ran(self, attempt: Attempt) -> Task | None:
+        """Return the task whose attempt is reported to have ended; None: the report is late, and dropped."""
         task = self.scheduler.running.get(attempt.seq)
         if task is None:
             self.scheduler.dropped_late += 1
-            return
-        if self.progress:
+        elif self.progress:
             self.progress.pop(task.seq, None)
-        self.offspring.take(task, fence, ended, drafts, self.engine.now())
-        if self.dispatcher.limit is not None:
-            self._judge(self.dispatcher.limit)
+        return task
 
     def succeeded(self, attempt: Attempt, fence: int, value: Payload, run: Run) -> None:
         """An attempt has returned."""
         if self.progress:
             self.progress.pop(attempt.seq, None)
         self.scheduler.succeed(cast("Task", attempt), fence, value, run, run[1])
-        if self.dispatcher.limit is not None:
-            self._judge(self.dispatcher.limit)
+        if self.brake.limit is not None:
+            self.brake.judge()
 
     def returned(self, attempt: Attempt) -> None:
         """An attempt that was started or sent ahead came back without having begun."""
@@ -639,8 +632,8 @@ class Supervisor:
         look_at = self.dispatcher.look_at()
         if look_at is not None:
             due = _earlier(due, look_at)
-        if self._ends_at < inf and not self.dispatcher.closed:
-            due = _earlier(due, self._ends_at)
+        if self.brake.ends_at < inf and not self.dispatcher.closed:
+            due = _earlier(due, self.brake.ends_at)
         if self._closing.mode == "kill" or not self.scheduler.open:
             return due
         return _earlier(due, self._closing.deadline)
@@ -656,10 +649,10 @@ class Supervisor:
             self.unlisten(*self._to_unlisten.popleft())
         scheduler.advance(now)
         closing = self._closing
-        if self.dispatcher.limit is not None:
-            self._judge(self.dispatcher.limit)
-        if self._too_many or now >= self._ends_at:
-            self._halt(now)
+        if self.brake.limit is not None:
+            self.brake.judge()
+        for order in self.brake.orders(now):
+            self._halt(order, now)
         if self.abandoned and closing.mode != "kill":
             closing.begin("kill", None, now, cause="dropped")
             self.room.free_all()
@@ -680,44 +673,26 @@ class Supervisor:
         self.dispatcher.take_back_all(now)
         self.scheduler.fail_waiting(ended, now)
 
-    def _judge(self, limit: FailureLimit) -> None:
-        """Start nothing more if too many tasks have failed; the next `tick`, of this very turn, halts the queue."""
-        dispatcher, scheduler = self.dispatcher, self.scheduler
-        if not dispatcher.held and limit.reached(scheduler.ended_as(_FAILED), scheduler.ended_as(_SUCCEEDED)):
-            dispatcher.held = self._too_many = True
-
-    def _halt(self, now: float) -> None:
-        """End the queue by itself (contract G6): too many tasks have failed, or its deadline has come."""
-        if self._too_many:
-            self._too_many = False
-            limit, scheduler = self.dispatcher.limit, self.scheduler
-            assert limit is not None, "what was reached"
-            told = limit.told(scheduler.ended_as(_FAILED), scheduler.ended_as(_SUCCEEDED))
-            self._halt_for("max_failures", told, self._on_failure, now)
-        if now >= self._ends_at:
-            self._ends_at = inf
-            self._halt_for("deadline", DEADLINE_TOLD, "kill", now)
-
-    def _halt_for(self, why: Halt, told: str, how: OnFailure, now: float) -> None:
-        if not self._closing.halt(why, told, how):
+    def _halt(self, order: Order, now: float) -> None:
+        """End the queue by itself (contract G6)."""
+        if not self._closing.halt(order.why, order.told, order.how):
             return  # a shutdown is at it already, no less hard
         self.accepts = False
         self.room.free_all()
         self.dispatcher.take_back_all(now)  # so that it is known what runs
         self._settle()  # what led to it is told before it
-        news = Halted(why, how, len(self.scheduler.running))
+        news = Halted(order.why, order.how, len(self.scheduler.running))
         if not self.halt_listeners:  # else somebody sees to it; and leaving `with` would be all that there is to see
-            self.log_thread.put(partial(logger.log, WARNING, "a queue has ended by itself: %s", told))
+            self.log_thread.put(partial(logger.log, WARNING, "a queue has ended by itself: %s", order.told))
         for listener in self.halt_listeners:
             self.callbacks.put(partial(listener, news))
         self.engine.wake()  # this may be a caller's thread
 
     def _judge_end(self) -> None:
-        """Nothing is left that could still end: judge a share of few tasks too, if none was cut off."""
-        limit, scheduler = self.dispatcher.limit, self.scheduler
-        failed, succeeded = scheduler.ended_as(_FAILED), scheduler.ended_as(_SUCCEEDED)
-        if limit is not None and not self._closing.is_cut and limit.reached(failed, succeeded, at_end=True):
-            self._closing.note_halt("max_failures", limit.told(failed, succeeded))
+        """Nothing is left that could still end: say that the queue has halted if by that it has."""
+        order = None if self._closing.is_cut else self.brake.order_at_end()
+        if order is not None:
+            self._closing.note_halt(order.why, order.told)
 
     def settle(self) -> None:
         """Wake everybody for whom something has changed: the last act before the lock is given up."""
@@ -876,10 +851,6 @@ class Supervisor:
         """Return how many tasks wait; the lock need not be held for a rough answer."""
         return self.scheduler.waiting
 
-
-#: Read through the class, a member of an enum takes 60 ns each time.
-_SUCCEEDED: Final = Status.SUCCEEDED
-_FAILED: Final = Status.FAILED
 
 #: How long a thread looks out for the end of a task before it sleeps, in seconds.
 _LOOK_OUT_S: Final = 0.0001

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from tests.core.hand import Hand, RuleArguments
 
 from procq import WeightedFair, errors
+from procq.brake import Brake
 from procq.core.capacity import Capacity
 from procq.core.task import Task
 from procq.dispatch import Dispatcher
@@ -70,7 +71,7 @@ class Desk:
             groups=tuple(groups), capacity=capacity or Capacity(sum(groups.values()), 16 * GIB), policy=policy
         )
         self.scheduler = self.hand.scheduler
-        self.dispatcher = Dispatcher(self.scheduler, cast("Any", self.engine), None)
+        self.dispatcher = Dispatcher(self.scheduler, cast("Any", self.engine), None, Brake(self.scheduler))
 
     def submit(self, task_id: str, cpus: int = 1, memory: int = 0, **rules: Unpack[RuleArguments]) -> Task:
         """Submit a task that takes so much."""

@@ -21,8 +21,8 @@ from procq import interrupts
 
 #: The supervisor and what it is made of.
 SUPERVISOR: Final = (
-    "procq.callback", "procq.change", "procq.closing", "procq.dispatch", "procq.fork", "procq.lock",
-    "procq.room", "procq.supervisor",
+    "procq.brake", "procq.callback", "procq.change", "procq.closing", "procq.dispatch", "procq.fork",
+    "procq.lock", "procq.room", "procq.supervisor",
 )  # fmt: skip
 
 #: After these instructions CPython looks for signals.
