@@ -23,7 +23,7 @@ from procq.core.facts import Fact, Facts, Hold
 from procq.core.states import Status
 from procq.errors import UsageError
 from procq.log import ERROR, Logger
-from procq.spec import Options
+from procq.spec import Options, is_async
 
 if TYPE_CHECKING:
     from procq.core.task import Rules, Task
@@ -75,6 +75,8 @@ def as_listener(on_event: object) -> tuple[Listener, frozenset[str]]:
         listener, kinds = on_event
     if not callable(listener) or isinstance(kinds, str) or not isinstance(kinds, Iterable):
         raise UsageError(f"on_event={on_event!r}: expected a callable, or a pair (callable, [kind, ...])")
+    if is_async(listener):
+        raise UsageError(f"on_event={on_event!r}: is an async function, which nobody would await; give a plain one")
     wanted = list(kinds)
     for kind in wanted:
         if kind not in OPT_IN:

@@ -428,6 +428,12 @@ def named(spec: TaskSpec[R], derived_id: str) -> TaskSpec[R]:
     return twin
 
 
+def is_async(fn: object) -> bool:
+    """Whether calling a function would only make a coroutine, or an asynchronous generator."""
+    code: CodeType | None = getattr(fn, "__code__", None)
+    return code is not None and bool(code.co_flags & _ASYNC_FLAGS)
+
+
 def type_of(fn: Callable[..., object]) -> str:
     """Return the type of a function's tasks: its qualified name.
 
@@ -438,8 +444,7 @@ def type_of(fn: Callable[..., object]) -> str:
         return fn.__qualname__.replace("<locals>.", "")
     if not callable(fn):
         raise UsageError(f"{fn!r} is no function; submit a function, a task function or a TaskSpec")
-    code: CodeType | None = getattr(fn, "__code__", None)
-    if code is not None and code.co_flags & _ASYNC_FLAGS:
+    if is_async(fn):
         raise UsageError(
             f"{fn.__qualname__} is an async function; procq runs plain functions; use asyncio.run inside it"
         )

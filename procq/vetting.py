@@ -27,10 +27,8 @@ def handlers_by_type(handlers: Mapping[str, Callable[..., object]] | None) -> di
     Raises:
         UsageError: A type or a function cannot be.
     """
-    checked = _copied(handlers)
-    for name, fn in checked.items():
-        if not name:
-            raise UsageError(f"handlers={name!r}: a type is a text that is not empty")
+    checked = _copied(handlers, "handlers", "functions by type", '{"resize": resize}')
+    for fn in checked.values():
         type_of(fn)
     return checked
 
@@ -41,7 +39,7 @@ def limits_by_type(limits: Mapping[str, int] | None) -> dict[str, int]:
     Raises:
         UsageError: A number cannot be.
     """
-    checked = _copied(limits)
+    checked = _copied(limits, "limits", "numbers by type", '{"fetch": 4}')
     for name, limit in checked.items():
         count(limit, field=f"limits[{name!r}]", least=1)
     return checked
@@ -53,7 +51,7 @@ def breakers_by_type(breakers: Mapping[str, Breaker] | None) -> dict[str, Breake
     Raises:
         UsageError: Something is no breaker.
     """
-    checked = _copied(breakers)
+    checked = _copied(breakers, "breaker", "breakers by type", '{"fetch": Breaker()}')
     for name, breaker in checked.items():
         if not isinstance(breaker, Breaker):
             raise UsageError(f"breaker[{name!r}]={breaker!r}: expected a Breaker, such as Breaker(failures=5)")
@@ -70,12 +68,8 @@ def workers_by_group(workers: int | None, groups: Mapping[str, int] | None) -> d
     Raises:
         UsageError: A name or a number cannot be, or `groups` and `workers` contradict each other.
     """
-    if groups is not None and not isinstance(groups, Mapping):
-        raise UsageError(f'groups={groups!r}: expected how many workers by name, such as {{"heavy": 2}}')
-    further = _copied(groups)
-    for name, number in cast("dict[object, object]", further).items():
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"groups: {name!r} is no name of a group; expected a text that is not empty")
+    further = _copied(groups, "groups", "how many workers by name", '{"heavy": 2}')
+    for name, number in further.items():
         count(number, field=f"groups[{name!r}]", least=1)
     default = further.pop(DEFAULT_GROUP, None)
     if workers is not None:
@@ -96,7 +90,7 @@ def slots_and_memory(resources: Mapping[str, Size] | None) -> tuple[int | None, 
     Raises:
         UsageError: A name or a number cannot be.
     """
-    given = _copied(resources)
+    given = _copied(resources, "resources", "sizes by name", '{"cpu": 8, "memory": "16GB"}')
     cpus, memory = given.pop("cpu", None), given.pop("memory", None)
     if given:
         raise UsageError(f"resources={resources!r}: knows no {next(iter(given))!r}; only 'cpu' and 'memory'")
@@ -159,6 +153,17 @@ def bytes_or_none(value: Size | None, field: str) -> int | None:
     return None if value is None else size_bytes(value, field=field)
 
 
-def _copied(given: Mapping[str, V] | None) -> dict[str, V]:
-    """Copy a mapping, which the program may change later; none is an empty one."""
-    return {} if given is None else dict(given)
+def _copied(given: Mapping[str, V] | None, field: str, what: str, example: str) -> dict[str, V]:
+    """Copy a mapping by names, which the program may change later; none is an empty one.
+
+    Raises:
+        UsageError: It is no mapping, or a name is no text.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{field}={given!r}: expected {what}, such as {example}")
+    for name in cast("Mapping[object, V]", given):
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"{field}: {name!r} is no name; expected {what}, such as {example}")
+    return dict(given)

@@ -104,6 +104,8 @@ class WeightedFair:
     __slots__ = ("_floors", "strides", "weights")
 
     def __init__(self, weights: Mapping[int, int]) -> None:
+        if not isinstance(weights, Mapping):
+            raise UsageError(f"WeightedFair({weights!r}): expected weights by priority, such as {{Priority.HIGH: 3}}")
         for priority in weights:
             if isinstance(priority, bool) or not isinstance(priority, int):
                 raise UsageError(f"WeightedFair: {priority!r} is no priority; expected whole numbers or procq.Priority")

@@ -402,6 +402,10 @@ def test_F4_a_listener_that_raises_is_logged_once_and_harms_nobody(
     assert in_all.getMessage() == f"on_event raised {len(seqs) - 1} times in all"
 
 
+async def listen_asynchronously(_event: object) -> None:
+    """Never awaited."""
+
+
 @pytest.mark.parametrize(
     ("on_event", "text"),
     [
@@ -412,6 +416,7 @@ def test_F4_a_listener_that_raises_is_logged_once_and_harms_nobody(
         ((print, ["lgo"]), "on_event asks for 'lgo': only task.held, attempt.progress, log can be asked for"),
         ((print, ["task.ready"]), "on_event asks for 'task.ready': only"),
         ((print, [None]), "on_event asks for None: only"),
+        (listen_asynchronously, "is an async function, which nobody would await"),
     ],
 )
 def test_C3_what_is_no_listener_is_refused(driver: Driver, on_event: Any, text: str) -> None:  # noqa: ANN401 - anything

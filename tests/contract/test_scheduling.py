@@ -190,6 +190,12 @@ def test_B9_where_slots_count_order_is_exact(driver: Driver, log: Log) -> None:
         ({"resources": {"cpu": 0}}, r"resources\['cpu'\]=0: must be at least 1"),
         ({"resources": {"memory": "much"}}, r"resources\['memory'\]='much': can't read this size"),
         ({"breaker": {"x": 3}}, r"breaker\['x'\]=3: expected a Breaker"),
+        ({"breaker": Breaker()}, r"breaker=Breaker\(.*\): expected breakers by type, such as {\"fetch\": Breaker\(\)}"),
+        ({"breaker": {5: Breaker()}}, r"breaker: 5 is no name; expected breakers by type"),
+        ({"limits": "fetch=2"}, r"limits='fetch=2': expected numbers by type, such as {\"fetch\": 4}"),
+        ({"limits": {abs: 2}}, r"limits: <built-in function abs> is no name; expected numbers by type"),
+        ({"resources": 4}, r"resources=4: expected sizes by name, such as"),
+        ({"handlers": [abs]}, r"handlers=\[.*\]: expected functions by type"),
     ],
 )
 def test_M_what_a_queue_cannot_be_is_refused(driver: Driver, given: dict[str, object], message: str) -> None:

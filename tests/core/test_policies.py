@@ -262,6 +262,7 @@ def test_B8_a_level_that_comes_to_life_overtakes_what_was_sent_ahead() -> None:
     ("weights", "message"),
     [
         ({}, r"WeightedFair\({}\): needs at least one level"),
+        ([3, 1], r"WeightedFair\(\[3, 1\]\): expected weights by priority"),
         ({0: 0}, r"weights\[0\]=0: must be at least 1"),
         ({0: 1.5}, r"weights\[0\]=1.5: expected a whole number"),
         ({"high": 1}, r"'high' is no priority"),
