@@ -170,10 +170,11 @@ def test_H19_a_running_task_is_stopped_whatever_it_does(stuck: Callable[[str], N
     with Queue(workers=1, kill_grace=0.2) as queue:
         handle = queue.submit(patient.spec(gate.path))
         pid = gate.wait_begun()
-        answers = [handle.cancel(), handle.cancel()]
+        # Once: where this thread has to wait for a processor, a second call may find that it has ended.
+        answer = handle.cancel()
         handle.wait(PATIENCE_S)
 
-        assert answers == ["stopping", "stopping"]
+        assert answer == "stopping"
         assert handle.status is Status.CANCELLED
         assert [record.outcome for record in handle.history] == ["cancelled"]
         assert isinstance(handle.error, TaskCancelled)
