@@ -180,9 +180,17 @@ class Dispatcher:
         backlog = self._scheduler.backlog(group)
         if self.is_short_of_memory:  # another worker takes memory too
             return 0 if self._scheduler.running else min(1, backlog)
-        if backlog and self.held_for_slots() is not None:  # nor could another worker take anything
+        if backlog and self._waits_behind_slots(group):  # another worker could take nothing either
             return 0
         return backlog
+
+    def _waits_behind_slots(self, group: str) -> bool:
+        """Whether the most urgent task of a group comes after one that waits for slots, or is that one."""
+        held = self.held_for_slots()
+        first = None if held is None else self._scheduler.next_ready(group)
+        if held is None or first is None:
+            return held is not None
+        return self._scheduler.precedence(held) <= self._scheduler.precedence(first)
 
     @property
     def is_short_of_memory(self) -> bool:

@@ -126,6 +126,8 @@ class Explanation:
         first = self._supervisor.dispatcher.held_for_slots()
         if first is None or not self._supervisor.engine.places[task.group].idle:
             return ""
+        if scheduler.precedence(task) < scheduler.precedence(first):
+            return ""
         return f"comes after {first.id}, which waits for {self._lacking(first.rules.demand)}"
 
     def _lacking(self, demand: Demand) -> str:

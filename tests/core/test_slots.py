@@ -228,6 +228,25 @@ def test_B9_what_was_sent_ahead_is_taken_back_when_slots_begin_to_count() -> Non
     assert [task.id for task in desk.engine.ahead] == ["plain/1", "plain/2"], "and no more are sent"
 
 
+def test_B9_a_group_whose_head_is_more_urgent_than_what_waits_for_slots_may_have_a_worker_started() -> None:
+    """Else, with no worker of its own yet, it would wait for all that is less urgent in other groups."""
+    desk = Desk(Capacity(3, 0), default=2, heavy=1)
+    desk.engine.places["heavy"].workers = 0  # none has started
+    for number in range(3):
+        desk.submit(f"big/{number}", cpus=2)
+    assert desk.dispatch() == ["big/0"]
+    assert desk.dispatcher.held_for_slots() is desk.hand.tasks["big/1"]
+    desk.submit("later", group="heavy")
+    assert desk.dispatcher.backlog("heavy") == 0, "it comes after what waits"
+
+    desk.submit("urgent", group="heavy", priority=1)
+
+    assert desk.dispatcher.backlog("heavy") == 2
+    assert desk.dispatcher.backlog("default") == 0
+    desk.engine.places["heavy"].workers = 1
+    assert desk.dispatch() == ["urgent"]
+
+
 # --- groups ---
 
 
