@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final, get_args
 
 from procq.core.scheduler import Scheduler
 from procq.core.states import Status
-from procq.core.task import Cause, CutCause, Task
+from procq.core.task import Cause, CutCause, Task, by_seq
 from procq.dispatch import Dispatcher
 from procq.engine.protocol import Engine
 from procq.halting import Halt
@@ -152,7 +152,7 @@ class Closing:
     def report(self, *, is_whole: bool) -> ShutdownReport:
         """Say what it did; `is_whole`: nothing went wrong but what was cut off."""
         counts = self._scheduler.counts
-        cut = tuple(task.id for task in sorted(self._cut, key=_by_seq))
+        cut = tuple(task.id for task in sorted(self._cut, key=by_seq))
         return ShutdownReport(
             is_whole and not cut,
             counts[Status.SUCCEEDED],
@@ -161,7 +161,3 @@ class Closing:
             cut,
             self.halted,
         )
-
-
-def _by_seq(task: Task) -> int:
-    return task.seq

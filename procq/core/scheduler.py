@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from procq.core import graph
 from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
 from procq.core.gates import Gate
@@ -26,7 +27,7 @@ from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict, WeightedFair
 from procq.core.shares import Key, ready_lanes
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
-from procq.core.task import CapturedRun, Cause, CutCause, Run, Task
+from procq.core.task import CapturedRun, Cause, CutCause, Run, Task, by_seq
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError, UsageError
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
@@ -50,9 +51,6 @@ _CANCELLED: Final = Status.CANCELLED
 
 #: The key of a task more urgent than all.
 _MOST_URGENT: Final[Key] = (float("-inf"), -1)
-
-#: Causes of a cancellation that began with a dependency (contract E4).
-_BY_DEPENDENCY: Final[frozenset[Cause]] = frozenset({"dependency", "not needed"})
 
 #: Outcomes that use no attempt: the task did nothing wrong (contract F3, G2).
 _UNCHARGED: Final = frozenset({"cancelled", "interrupted"})
@@ -309,35 +307,13 @@ class Scheduler:
 
     def _attach(self, task: Task, now: float) -> None:
         """Make a BLOCKED task wait for its dependencies, or end or release it if none is open."""
-        conditions = task.conditions
-        if conditions is None or not conditions.depends_on:
+        verdict = graph.attach(task)
+        if verdict == "free":
             self._release(task, now)
-            return
-        needs_success = task.rules.run_if == "success"
-        conditions.unmet = 0
-        for dependency in conditions.depends_on:
-            if needs_success and dependency.status in UNSUCCESSFUL:
-                _remember_cut(dependency, (task,))
-                self._end(task, _CANCELLED, now, cause=_cause_after(dependency), origin=_origin_of(dependency))
-                return
-        for dependency in conditions.depends_on:
-            if dependency.status is _SUCCEEDED:
-                continue
-            if dependency.status not in TERMINAL:
-                conditions.unmet += 1
-            # Also with one that has ended: should it come back, it is waited for again.
-            if dependency.dependents is None:
-                dependency.dependents = [task]
-            else:
-                dependency.dependents.append(task)
-        if conditions.unmet:
-            if self.facts is not None:
-                self.facts.blocked(task, now)
-            return
-        if _is_needed(task):
-            self._release(task, now)
-        else:
-            self._end(task, _CANCELLED, now, cause="not needed")
+        elif verdict != "waits":
+            self._end(task, _CANCELLED, now, cause=verdict.cause, origin=verdict.origin)
+        elif self.facts is not None:
+            self.facts.blocked(task, now)
 
     def _release(self, task: Task, now: float) -> None:
         """Let a task wait for its instant, or make it ready."""
@@ -694,40 +670,18 @@ class Scheduler:
                 wave += self._tell(ended, now)
 
     def _tell(self, ended: Task, now: float) -> list[Task]:
-        """Tell the dependents of a task, in order of submission, that it has ended; return those this cancelled."""
-        waiting: list[Task] = []
+        """Tell those that wait for a task, in order of submission, that it has ended; return whom this cancelled."""
+        waiting = graph.waiting_for(ended)
         cut: list[Task] = []
-        for dependent in sorted(dict.fromkeys(ended.dependents or ()), key=_by_seq):
-            if dependent.status is not _BLOCKED:
-                continue
-            if self._heard(dependent, ended, now):
+        for dependent in waiting:
+            verdict = graph.hear(dependent, ended)
+            if verdict == "free":
+                self._release(dependent, now)
+            elif verdict != "waits":
+                self._end_one(dependent, _CANCELLED, now, verdict.cause, verdict.origin)
                 cut.append(dependent)
-            elif dependent.status is _BLOCKED:
-                waiting.append(dependent)
-        if ended.status is _SUCCEEDED:  # it never comes back
-            ended.dependents = None
-            if ended.trouble is not None:
-                ended.trouble.cut = None
-        else:
-            ended.dependents = waiting or None
-            _remember_cut(ended, cut)
+        graph.settle(ended, waiting, cut)
         return cut
-
-    def _heard(self, dependent: Task, ended: Task, now: float) -> bool:
-        """Tell one dependent that a dependency ended; return whether that cancelled it."""
-        if ended.status is not _SUCCEEDED and dependent.rules.run_if == "success":
-            self._end_one(dependent, _CANCELLED, now, _cause_after(ended), _origin_of(ended))
-            return True
-        conditions = dependent.conditions
-        assert conditions is not None, f"{dependent} waits for nothing"
-        conditions.unmet -= 1
-        if conditions.unmet:
-            return False
-        if not _is_needed(dependent):
-            self._end_one(dependent, _CANCELLED, now, "not needed", None)
-            return True
-        self._release(dependent, now)
-        return False
 
     def _end_one(self, task: Task, status: Status, now: float, cause: Cause | None, origin: str | None) -> None:
         """Move a task to a terminal state: the only door (contract A4)."""
@@ -791,7 +745,7 @@ class Scheduler:
         cancelled, in order of submission.  May be called again, for another cause from then on.
         """
         self._cutting = cause
-        waiting = sorted((task for task in self.tasks.values() if task.status in WAITING), key=_by_seq)
+        waiting = sorted((task for task in self.tasks.values() if task.status in WAITING), key=by_seq)
         self._cut(waiting, now, cause)
         return waiting
 
@@ -809,7 +763,7 @@ class Scheduler:
         What was sent ahead must be taken back, or started, by the driver first.
         """
         # Again and again: what runs whatever becomes of its dependencies gets ready by this.
-        while waiting := sorted((*self.ready, *self.delayed), key=_by_seq):
+        while waiting := sorted((*self.ready, *self.delayed), key=by_seq):
             for task in waiting:
                 self._leave(task)
                 self._fail(task, ended, now)
@@ -835,7 +789,7 @@ class Scheduler:
         if with_dependents:
             for ended in revived:  # grows while it is walked
                 revived += ended.cut
-            revived.sort(key=_by_seq)  # dependencies were submitted before their dependents
+            revived.sort(key=by_seq)  # dependencies were submitted before their dependents
         for one in revived:
             if not self._is_displaced(one):
                 self._revive(one, now, reset_attempts=reset_attempts)
@@ -854,19 +808,11 @@ class Scheduler:
             task.failures = 0
             task.first_started_at = None
         assert task.ran is None, f"{task} has succeeded"
+        graph.reopen(task)
         trouble = task.in_trouble()
-        if trouble.cause in _BY_DEPENDENCY:
-            for dependency in task.depends_on:
-                if dependency.trouble is not None and dependency.trouble.cut is not None:
-                    dependency.trouble.cut.pop(task, None)
         trouble.ended = trouble.cause = trouble.origin = None
         if task.conditions is not None:
             task.conditions.due = task.conditions.expires_at = None
-        again = [one for one in dict.fromkeys(task.dependents or ()) if one.status is _BLOCKED]
-        for dependent in again:
-            assert dependent.conditions is not None, f"{dependent} waits for nothing"
-            dependent.conditions.unmet += 1
-        task.dependents = again or None
         self.open += 1
         self.open_bytes += len(task.payload)
         self._ends[task.status] -= 1
@@ -978,7 +924,7 @@ class Scheduler:
             assert all(task in (dep.dependents or ()) for dep in unfinished), f"{task} is not told"
         for task in self.tasks.values():
             for one in task.cut:
-                assert one.status is _CANCELLED and one.cause in _BY_DEPENDENCY, f"{one} was not cut"  # noqa: PT018
+                assert one.status is _CANCELLED and one.cause in graph.BY_DEPENDENCY, f"{one} was not cut"  # noqa: PT018
                 assert task in one.depends_on, f"{one} does not depend on {task}"
             assert (task.ran is not None) == (task.status is _SUCCEEDED), f"{task} has run to {task.ran}"
         for task in (*ready, *self.ahead.values(), *delayed, *self.running.values()):
@@ -1016,41 +962,10 @@ def _check_replaceable(task: Task) -> None:
         raise DuplicateTaskError(
             task.id, "a task that runs, and so can't be replaced", hint="cancel it, or wait for its end"
         )
-    waiting = [] if task.status in TERMINAL else [one for one in task.dependents or () if one.status is _BLOCKED]
+    waiting = [] if task.status in TERMINAL else graph.waiting_for(task)
     if waiting:
         raise DuplicateTaskError(
             task.id,
             f"a task that others wait for ({waiting[0].id!r} is one), and so can't be replaced",
             hint="cancel those, or give the new task another id",
         )
-
-
-def _origin_of(dependency: Task) -> str:
-    """Return the id of the task where a failure began."""
-    return dependency.id if dependency.origin is None else dependency.origin
-
-
-def _by_seq(task: Task) -> int:
-    """Sort key: order of submission."""
-    return task.seq
-
-
-def _cause_after(dependency: Task) -> Cause:
-    """Return why a task ends CANCELLED that needed this one to succeed."""
-    return "not needed" if dependency.cause == "not needed" else "dependency"
-
-
-def _is_needed(task: Task) -> bool:
-    """Whether a task runs whose dependencies have all ended, none of them against its `run_if` (E4)."""
-    return task.rules.run_if != "failure" or any(
-        dependency.status in UNSUCCESSFUL and dependency.cause != "not needed" for dependency in task.depends_on
-    )
-
-
-def _remember_cut(dependency: Task, cut: Sequence[Task]) -> None:
-    """Note tasks among those that the end of a dependency cancelled, so that a replay finds them (F7)."""
-    if cut:
-        trouble = dependency.in_trouble()
-        if trouble.cut is None:
-            trouble.cut = {}
-        trouble.cut.update(dict.fromkeys(cut))

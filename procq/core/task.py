@@ -302,6 +302,11 @@ class Task:
         return tuple(records)
 
 
+def by_seq(task: Task) -> int:
+    """Sort key: order of submission."""
+    return task.seq
+
+
 class DeadLetter(NamedTuple):
     """The kept record of a task that ended FAILED (contract F6)."""
 
