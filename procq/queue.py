@@ -26,7 +26,6 @@ from typing import (
     overload,
 )
 
-from procq import loader
 from procq.batch import is_known, tasks_of_specs, waiting_under
 from procq.brake import Brake
 from procq.closing import Mode, ShutdownReport
@@ -34,9 +33,8 @@ from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
 from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.task import DeadLetter, Task
-from procq.draft import draft_all, pickle_call, pickle_initializer
-from procq.engine.headroom import Headroom
-from procq.engine.local.machine import available_memory, quarter_of_memory
+from procq.draft import draft_all, pickle_call
+from procq.engine.local.machine import quarter_of_memory
 from procq.errors import UnknownTaskError, UsageError
 from procq.halting import FailureLimit, Halt, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, handle_of, supervisor_of, task_of
@@ -54,10 +52,11 @@ from procq.units import Duration, Size, count, seconds
 from procq.vetting import (
     NOT_GIVEN,
     breakers_by_type,
-    bytes_or_none,
     checked_policy,
+    chosen_engine,
     count_or_none,
     handlers_by_type,
+    headroom_of,
     limits_by_type,
     number_and_age,
     pending_bytes,
@@ -197,8 +196,6 @@ class Queue:
     ) -> None:
         if sys.platform == "win32":
             raise UsageError("procq does not run on Windows yet (Linux; macOS best effort); use WSL")
-        if not isinstance(capture, bool):
-            raise UsageError(f"capture={capture!r}: must be True or False")
         if on_failure not in {"finish", "kill"}:
             raise UsageError(f"on_failure={on_failure!r}: must be 'finish' or 'kill'")
         listener = None
@@ -224,44 +221,25 @@ class Queue:
             dead_letters=number_and_age(dead_letters, "dead_letters"),
             find_letter_bytes=quarter_of_memory,
         )
-        hard_bytes = bytes_or_none(max_memory_per_worker, "max_memory_per_worker")
-        recycle_bytes = bytes_or_none(recycle_memory, "recycle_memory")
-        free_bytes = bytes_or_none(min_free_memory, "min_free_memory")
-        headroom = None
-        chosen: Engine
-        if engine == "local":
-            # Not before the check above: what it is built on does not exist on Windows.
-            from procq.engine.local.engine import LocalEngine  # noqa: PLC0415
-            from procq.engine.local.memory import MemoryWatch  # noqa: PLC0415
-
-            if free_bytes is not None:
-                headroom = Headroom(free_bytes, available_memory)
-            chosen = LocalEngine(
-                groups=self._groups,
-                kill_grace_s=seconds(kill_grace, field="kill_grace"),
-                start_timeout_s=seconds(start_timeout, field="start_timeout"),
-                initializer=pickle_initializer(initializer, initargs),
-                jobs=loader.known,
-                max_tasks_per_worker=count_or_none(max_tasks_per_worker, "max_tasks_per_worker"),
-                memory=(
-                    None
-                    if hard_bytes is None and recycle_bytes is None
-                    else MemoryWatch(hard_bytes=hard_bytes, recycle_bytes=recycle_bytes)
-                ),
-                capture=capture,
-            )
-        elif isinstance(engine, str):
-            raise UsageError(f"engine={engine!r}: must be 'local' or an engine object")
-        else:
-            chosen = engine
-        if chosen.places.keys() != self._groups.keys():
-            raise UsageError(f"groups={groups!r}: the engine was made for {', '.join(map(repr, chosen.places))}")
+        chosen = chosen_engine(
+            engine,
+            groups=self._groups,
+            kill_grace=kill_grace,
+            start_timeout=start_timeout,
+            initializer=initializer,
+            initargs=initargs,
+            max_tasks_per_worker=max_tasks_per_worker,
+            max_memory_per_worker=max_memory_per_worker,
+            recycle_memory=recycle_memory,
+            capture=capture,
+        )
+        headroom = headroom_of(min_free_memory)
         self._supervisor = Supervisor(
             scheduler,
             chosen,
             max_pending=count_or_none(max_pending, "max_pending"),
             max_pending_bytes=pending_bytes(max_pending_bytes),
-            headroom=headroom,
+            headroom=headroom if engine == "local" else None,
             events=None if listener is None else Events(listener, now=chosen.now, workers=self.workers),
             brake=Brake(
                 scheduler,

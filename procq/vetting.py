@@ -1,19 +1,25 @@
 """What `Queue(...)` is given, as what it is made of; or refused, naming the parameter and the value (contract C3).
 
-Each reader takes one parameter, or two that mean something only together, and knows no other.  Nothing is
-started here, and no queue is known.
+Each reader takes one parameter, or those that mean something only together, and knows no other.  Nothing
+is started here, and no queue is known.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
 
+from procq import loader
 from procq.core.breaker import Breaker
 from procq.core.policies import Aging, Strict, WeightedFair
-from procq.engine.local.machine import quarter_of_memory, total_memory, usable_cpus
+from procq.draft import pickle_initializer
+from procq.engine.headroom import Headroom
+from procq.engine.local.machine import available_memory, quarter_of_memory, total_memory, usable_cpus
 from procq.errors import UsageError
 from procq.slots import DEFAULT_GROUP
 from procq.spec import type_of
 from procq.units import Duration, Size, count, seconds, size_bytes
+
+if TYPE_CHECKING:
+    from procq.engine.protocol import Engine
 
 V = TypeVar("V")
 
@@ -111,6 +117,66 @@ def checked_policy(policy: object) -> Strict | Aging | WeightedFair:
     if policy != "strict":
         raise UsageError(f"policy={policy!r}: must be 'strict', Aging() or WeightedFair({{...}})")
     return Strict()
+
+
+def chosen_engine(
+    engine: "Literal['local'] | Engine",
+    *,
+    groups: dict[str, int],
+    kill_grace: Duration,
+    start_timeout: Duration,
+    initializer: Callable[..., object] | None,
+    initargs: tuple[object, ...],
+    max_tasks_per_worker: int | None,
+    max_memory_per_worker: Size | None,
+    recycle_memory: Size | None,
+    capture: bool,
+) -> "Engine":
+    """Return the engine that is meant, not started; all but `groups` is for worker processes alone.
+
+    Raises:
+        UsageError: A value cannot be, whichever engine it is.
+    """
+    if not isinstance(capture, bool):
+        raise UsageError(f"capture={capture!r}: must be True or False")
+    kill_grace_s = seconds(kill_grace, field="kill_grace")
+    start_timeout_s = seconds(start_timeout, field="start_timeout")
+    attempts = count_or_none(max_tasks_per_worker, "max_tasks_per_worker")
+    hard_bytes = bytes_or_none(max_memory_per_worker, "max_memory_per_worker")
+    recycle_bytes = bytes_or_none(recycle_memory, "recycle_memory")
+    if engine == "local":
+        # Not before Windows was refused: what it is built on does not exist there.
+        from procq.engine.local.engine import LocalEngine  # noqa: PLC0415
+        from procq.engine.local.memory import MemoryWatch  # noqa: PLC0415
+
+        is_watched = hard_bytes is not None or recycle_bytes is not None
+        return LocalEngine(
+            groups=groups,
+            kill_grace_s=kill_grace_s,
+            start_timeout_s=start_timeout_s,
+            initializer=pickle_initializer(initializer, initargs),
+            jobs=loader.known,
+            max_tasks_per_worker=attempts,
+            memory=MemoryWatch(hard_bytes=hard_bytes, recycle_bytes=recycle_bytes) if is_watched else None,
+            capture=capture,
+        )
+    if isinstance(engine, str):
+        raise UsageError(f"engine={engine!r}: must be 'local' or an engine object")
+    if engine.places.keys() != groups.keys():
+        raise UsageError(
+            f"groups={', '.join(map(repr, groups))}: the engine was made for {', '.join(map(repr, engine.places))}"
+        )
+    return engine
+
+
+def headroom_of(min_free_memory: Size | None) -> Headroom | None:
+    """Return what tells whether memory is short; None: it is not looked at.
+
+    Raises:
+        UsageError: It is no size.
+    """
+    free_bytes = bytes_or_none(min_free_memory, "min_free_memory")
+    return None if free_bytes is None else Headroom(free_bytes, available_memory)
 
 
 def number_and_age(bounds: tuple[int, Duration], field: str) -> tuple[int, float]:

@@ -141,7 +141,7 @@ class Machine:
 def memory(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Make the machine's memory short, until the test says otherwise."""
     memory = Machine()
-    monkeypatch.setattr("procq.queue.available_memory", memory)
+    monkeypatch.setattr("procq.vetting.available_memory", memory)
     return memory
 
 

@@ -23,7 +23,15 @@ from procq.lock import NestedCallError
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
-CALLING = (*SUPERVISOR, "procq.queue", "procq.handle", "procq.batch", "procq.core.scheduler", "procq.core.letters")
+CALLING = (
+    *SUPERVISOR,
+    "procq.queue",
+    "procq.handle",
+    "procq.batch",
+    "procq.core.scheduler",
+    "procq.core.graph",
+    "procq.core.letters",
+)
 REFUSED = "amid another call of the same queue"
 
 Call = Callable[[Queue], object]
