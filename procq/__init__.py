@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from procq.cli import main
     from procq.core.breaker import Breaker
     from procq.core.policies import Aging, WeightedFair
+    from procq.core.records import AttemptRecord, DeadLetter
     from procq.core.states import Priority, Status
-    from procq.core.task import AttemptRecord, DeadLetter
     from procq.fault_tolerant import FaultTolerantQueue
     from procq.handle import Handle, TaskResult, as_completed
     from procq.inside import Permanent, RetryLater, current
@@ -55,9 +55,9 @@ __all__ = [
 #: The module that each name lives in.
 _HOMES = {
     "Aging": "core.policies",
-    "AttemptRecord": "core.task",
+    "AttemptRecord": "core.records",
     "Breaker": "core.breaker",
-    "DeadLetter": "core.task",
+    "DeadLetter": "core.records",
     "FaultTolerantQueue": "fault_tolerant",
     "Handle": "handle",
     "Permanent": "inside",

@@ -6,16 +6,19 @@ to a task afterwards.
 Everything here happens under the queue's lock, in a caller's thread or the engine's own.
 """
 
-from collections.abc import Iterator
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from procq.brake import Brake
-from procq.core.facts import Hold
 from procq.core.scheduler import Scheduler
 from procq.core.task import Task
 from procq.engine.headroom import Headroom
 from procq.engine.protocol import Engine, Places
 from procq.slots import DEFAULT_GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from procq.core.facts import Hold
 
 
 @final
@@ -120,8 +123,10 @@ class Dispatcher:
         """Decide who of a group gets what, the most urgent first."""
         scheduler = self._scheduler
         engine = self._engine
-        while not self._brake.is_pulled:  # to take a task back may bring the news
-            task = scheduler.next_ready(group)
+        brake = self._brake
+        next_ready = scheduler.ready.peek  # without a call between
+        while not brake.is_pulled:  # to take a task back may bring the news
+            task = next_ready(group)
             if task is None:
                 if places.idle and scheduler.count_ahead(group):
                     # A worker idles while a task waits behind another one: move it there (B8).
@@ -160,7 +165,7 @@ class Dispatcher:
             if task.seq in self._scheduler.ahead:  # else it came back with another of the same worker
                 self.take_back(task, now)
 
-    def held_back(self) -> Iterator[tuple[Task, Hold]]:
+    def held_back(self) -> "Iterator[tuple[Task, Hold]]":
         """Tell which READY tasks are next in line and may not start, and why; not one for want of a free worker."""
         scheduler = self._scheduler
         if self.paused or (self.is_short_of_memory and scheduler.running):

@@ -26,7 +26,8 @@ from procq.log import ERROR, Logger
 from procq.spec import Options, is_async
 
 if TYPE_CHECKING:
-    from procq.core.task import Rules, Task
+    from procq.core.rules import Rules
+    from procq.core.task import Task
 
 logger = Logger(__name__)
 

@@ -9,11 +9,11 @@ from _queue import Empty, SimpleQueue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
 
 from procq.core.scheduler import CancelAnswer
 from procq.core.states import TERMINAL, Status
-from procq.core.task import AttemptRecord, Task
+from procq.core.task import Task
 from procq.errors import (
     AttemptTimeout,
     DependencyFailed,
@@ -33,6 +33,9 @@ from procq.payload import loads
 from procq.spec import Output, stand_for
 from procq.supervisor import Supervisor
 from procq.units import Duration, seconds
+
+if TYPE_CHECKING:
+    from procq.core.records import AttemptRecord
 
 logger = Logger(__name__)
 
@@ -144,7 +147,7 @@ class Handle(Generic[R_co]):
         return self._supervisor.progress.get(self._task.seq)
 
     @property
-    def history(self) -> tuple[AttemptRecord, ...]:
+    def history(self) -> "tuple[AttemptRecord, ...]":
         """The attempts that ended, oldest first."""
         return self._task.records()
 

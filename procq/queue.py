@@ -29,10 +29,9 @@ from typing import (
 from procq.batch import is_known, tasks_of_specs, waiting_under
 from procq.brake import Brake
 from procq.closing import Mode, ShutdownReport
-from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
 from procq.core.scheduler import CancelAnswer, Scheduler
-from procq.core.task import DeadLetter, Task
+from procq.core.task import Task
 from procq.draft import draft_all, pickle_call
 from procq.engine.local.machine import quarter_of_memory
 from procq.errors import UnknownTaskError, UsageError
@@ -46,7 +45,6 @@ from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.slots import DEFAULT_GROUP, need_refused
 from procq.spec import DEFAULTS, TaskFunction, TaskSpec, call_spec, type_of
-from procq.stats import Stats
 from procq.supervisor import Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds
 from procq.vetting import (
@@ -67,10 +65,13 @@ from procq.vetting import (
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from procq.core.breaker import Breaker
     from procq.core.policies import Aging, WeightedFair
+    from procq.core.records import DeadLetter
     from procq.engine.protocol import Engine
     from procq.events import OnEvent
     from procq.mapping import Results
+    from procq.stats import Stats
 
 logger = Logger(__name__)
 
@@ -173,7 +174,7 @@ class Queue:
         limits: Mapping[str, int] | None = None,
         groups: Mapping[str, int] | None = None,
         resources: Mapping[str, Size] | None = None,
-        breaker: Mapping[str, Breaker] | None = None,
+        breaker: "Mapping[str, Breaker] | None" = None,
         backoff: BackoffLike = exponential(),  # noqa: B008 - immutable
         initializer: Callable[..., object] | None = None,
         initargs: tuple[object, ...] = (),
@@ -701,7 +702,7 @@ class Queue:
         """
         return self.handle(task).cancel()
 
-    def dead_letters(self) -> list[DeadLetter]:
+    def dead_letters(self) -> "list[DeadLetter]":
         """Return the kept records of the tasks that ended FAILED, newest last (contract F6)."""
         with self._supervisor.entry:
             scheduler = self._supervisor.scheduler
@@ -784,8 +785,10 @@ class Queue:
             text = Explanation(self._supervisor, known).text()
         return text or end_of(known)
 
-    def stats(self) -> Stats:
+    def stats(self) -> "Stats":
         """Look at the queue; takes time in proportion to the READY tasks (contract F8)."""
+        from procq.stats import Stats  # noqa: PLC0415 - only whoever asks needs it
+
         with self._supervisor.entry:
             return Stats(self._supervisor, self._started_at)
 

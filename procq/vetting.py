@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
 
 from procq import loader
-from procq.core.breaker import Breaker
 from procq.core.policies import Aging, Strict, WeightedFair
 from procq.draft import pickle_initializer
 from procq.engine.headroom import Headroom
@@ -19,6 +18,7 @@ from procq.spec import type_of
 from procq.units import Duration, Size, count, seconds, size_bytes
 
 if TYPE_CHECKING:
+    from procq.core.breaker import Breaker
     from procq.engine.protocol import Engine
 
 V = TypeVar("V")
@@ -51,13 +51,17 @@ def limits_by_type(limits: Mapping[str, int] | None) -> dict[str, int]:
     return checked
 
 
-def breakers_by_type(breakers: Mapping[str, Breaker] | None) -> dict[str, Breaker]:
+def breakers_by_type(breakers: "Mapping[str, Breaker] | None") -> "dict[str, Breaker]":
     """Return the breakers of the types that have one.
 
     Raises:
         UsageError: Something is no breaker.
     """
     checked = _copied(breakers, "breaker", "breakers by type", '{"fetch": Breaker()}')
+    if not checked:
+        return checked
+    from procq.core.breaker import Breaker  # noqa: PLC0415 - few queues have one
+
     for name, breaker in checked.items():
         if not isinstance(breaker, Breaker):
             raise UsageError(f"breaker[{name!r}]={breaker!r}: expected a Breaker, such as Breaker(failures=5)")
@@ -164,7 +168,8 @@ def chosen_engine(
         raise UsageError(f"engine={engine!r}: must be 'local' or an engine object")
     if engine.places.keys() != groups.keys():
         raise UsageError(
-            f"groups={', '.join(map(repr, groups))}: the engine was made for {', '.join(map(repr, engine.places))}"
+            f"groups: the queue has {', '.join(map(repr, groups))}; "
+            f"the engine was made for {', '.join(map(repr, engine.places))}"
         )
     return engine
 

@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from procq import loader
 from procq.cli import preview
+from procq.core.records import AttemptRecord
 from procq.core.states import Status
-from procq.core.task import AttemptRecord
 from procq.errors import DependencyFailed
 from procq.handle import Handle, task_of
 from procq.spec import TaskSpec

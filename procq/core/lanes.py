@@ -17,12 +17,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
-from procq.core.gates import Gate
 from procq.core.heaps import SLACK
 from procq.core.task import Task
 from procq.slots import DEFAULT_GROUP
+
+if TYPE_CHECKING:
+    from procq.core.gates import Gate
+
+#: What ready tasks are ordered by.
+Key = tuple[float, int]
 
 #: At most so many lanes: people use a handful of priorities, and a lane of one task takes 760 bytes.
 _MOST_LANES: Final = 64
@@ -34,7 +39,7 @@ class _Road:
 
     __slots__ = ("beside", "first", "gate", "lanes", "live", "posted", "ranks", "stale")
 
-    def __init__(self, gate: Gate | None) -> None:
+    def __init__(self, gate: "Gate | None") -> None:
         #: tasks by rank, each lane in order of sequence numbers, stale ones included; one at most is empty
         self.lanes: dict[float, deque[Task]] = {}
         #: the ranks of the lanes that are not empty, in order
@@ -189,7 +194,7 @@ class ReadyLanes:
 
     __slots__ = ("_common", "_gated", "_gated_live", "_gates", "_heads")
 
-    def __init__(self, gates: Mapping[str, Gate]) -> None:
+    def __init__(self, gates: "Mapping[str, Gate]") -> None:
         self._gates = gates
         self._common = _Road(None)
         #: by type; made when the first of its tasks comes
@@ -254,7 +259,7 @@ class ReadyLanes:
         roads = [self._common, *(road for road in self._gated.values() if road.open)]
         return sum(urgency(other) < key for road in roads for other in road)
 
-    def key(self, task: Task) -> tuple[float, int]:
+    def key(self, task: Task) -> Key:
         """Sort key among the tasks that `peek` returned: the most urgent first."""
         return task.rank, task.seq  # `urgency`, without another call
 
@@ -310,6 +315,6 @@ class ReadyLanes:
             assert road.posted is head, f"{road.posted} is posted for {name}, not {head}"
 
 
-def urgency(task: Task) -> tuple[float, int]:
+def urgency(task: Task) -> Key:
     """Sort key: the most urgent first (B1)."""
     return task.rank, task.seq

@@ -5,9 +5,12 @@ Knows order and bounds, nothing of retries: `Scheduler` decides what dies and wh
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from procq.core.task import DeadLetter, Task
+from procq.core.task import Task
+
+if TYPE_CHECKING:
+    from procq.core.records import DeadLetter
 
 #: Letters of so many bytes in all are kept, whatever the memory, so that it need not be asked for.
 SMALL_BYTES: Final = 64 * 2**20
@@ -82,8 +85,10 @@ class DeadLetters:
             self._find_limit_bytes = None
         return self._bytes > self._limit_bytes
 
-    def listed(self) -> list[DeadLetter]:
+    def listed(self) -> "list[DeadLetter]":
         """Return the letters, newest last."""
+        from procq.core.records import letter_of  # noqa: PLC0415 - only whoever asks for them needs it
+
         return [letter_of(task, died_at) for task, died_at, _ in self._died.values()]
 
 
@@ -94,17 +99,3 @@ def weight_of(task: Task) -> int:
         weight += len(ended.message) + len(ended.traceback) + len(ended.value or b"")
         weight += len(ended.stdout or "") + len(ended.stderr or "")
     return weight
-
-
-def letter_of(task: Task, died_at: float) -> DeadLetter:
-    """Write the letter of a task that ended FAILED."""
-    last = task.ended
-    return DeadLetter(
-        id=task.id,
-        type=task.type,
-        attempts=task.failures,
-        died_at=died_at,
-        error_type=last.error_types[0] if last is not None and last.error_types else None,
-        message="" if last is None else last.message,
-        history=task.records(),
-    )

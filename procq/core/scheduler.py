@@ -19,13 +19,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from procq.core import graph
-from procq.core.breaker import Breaker
 from procq.core.capacity import Capacity
-from procq.core.gates import Gate
 from procq.core.heaps import TimerHeap
+from procq.core.lanes import Key, ReadyLanes
 from procq.core.letters import DeadLetters
 from procq.core.policies import Policy, Strict, WeightedFair
-from procq.core.shares import Key, ready_lanes
 from procq.core.states import MOVES, TERMINAL, UNSUCCESSFUL, WAITING, Status
 from procq.core.task import CapturedRun, Cause, CutCause, Run, Task, by_seq
 from procq.errors import DuplicateTaskError, InternalError, UnknownTaskError, UsageError
@@ -35,7 +33,10 @@ from procq.retry import Backoff
 from procq.slots import DEFAULT_GROUP, ONE_CPU, need_refused
 
 if TYPE_CHECKING:
+    from procq.core.breaker import Breaker
     from procq.core.facts import Facts
+    from procq.core.gates import Gate
+    from procq.core.shares import Ready
     from procq.outcome import Outcome
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
@@ -82,7 +83,7 @@ class Scheduler:
         draw: Callable[[], float],
         policy: Policy | None = None,
         limits: Mapping[str, int] | None = None,
-        breakers: Mapping[str, Breaker] | None = None,
+        breakers: "Mapping[str, Breaker] | None" = None,
         groups: Sequence[str] = (DEFAULT_GROUP,),
         capacity: Capacity | None = None,
         retention: tuple[int, float] = (10_000, float("inf")),
@@ -99,7 +100,7 @@ class Scheduler:
         #: what stands before the start of tasks, by type; of types with a limit or a breaker alone
         self.gates = _gates({} if limits is None else limits, {} if breakers is None else breakers)
         #: all and only READY tasks that are not sent ahead
-        self.ready = ready_lanes(Strict() if policy is None else policy, self.gates, groups)
+        self.ready = _ready_lanes(policy, self.gates, groups)
         #: what attempts share while they run; None: nobody asks for anything
         self.capacity = capacity
         #: whether starts are counted against `capacity`: not before a task takes more than one slot
@@ -178,7 +179,8 @@ class Scheduler:
             task = tasks[0]
             if task.id in known:
                 raise DuplicateTaskError(task.id, f"a task of type {known[task.id].type!r}")
-            if task.rules.demand is not ONE_CPU or task.rules.group not in self._ahead_bounds:
+            rules = task.rules
+            if rules.demand is not ONE_CPU or rules.group not in self._ahead_bounds:
                 self._check_place(task)
         else:
             self._refuse_duplicates(tasks)
@@ -190,10 +192,10 @@ class Scheduler:
             task.seq = self._next_seq
             self._next_seq += 1
             task.submitted_at = now
-            priority = task.rules.priority
-            if task.rules.demand is not ONE_CPU and task.rules.demand != ONE_CPU:
+            rules = task.rules
+            if rules.demand is not ONE_CPU and rules.demand != ONE_CPU:
                 self.count_slots()
-            task.rank = -priority if policy is None else policy.rank(priority, now)
+            task.rank = -rules.priority if policy is None else policy.rank(rules.priority, now)
             known[task.id] = task
             self.open += 1
             self.open_bytes += len(task.payload)
@@ -931,9 +933,22 @@ class Scheduler:
             assert self.tasks.get(task.id) is task, f"{task} is open but not known"
 
 
-def _gates(limits: Mapping[str, int], breakers: Mapping[str, Breaker]) -> dict[str, Gate]:
+def _gates(limits: Mapping[str, int], breakers: "Mapping[str, Breaker]") -> "dict[str, Gate]":
     """Build what stands before the start of tasks, by type."""
+    if not limits and not breakers:
+        return {}
+    from procq.core.gates import Gate  # noqa: PLC0415 - few queues have any
+
     return {name: Gate(limits.get(name), breakers.get(name)) for name in {**limits, **breakers}}
+
+
+def _ready_lanes(policy: Policy | None, gates: "Mapping[str, Gate]", groups: Sequence[str]) -> "Ready":
+    """Build what ready tasks wait in."""
+    if len(groups) == 1 and not isinstance(policy, WeightedFair):
+        return ReadyLanes(gates)
+    from procq.core.shares import ready_lanes  # noqa: PLC0415 - few queues have several sets of lanes
+
+    return ready_lanes(policy, gates, groups)
 
 
 def _is_charged(ended: Ended) -> bool:

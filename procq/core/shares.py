@@ -10,12 +10,10 @@ from itertools import chain
 from typing import Protocol, final
 
 from procq.core.gates import Gate
-from procq.core.lanes import ReadyLanes
+from procq.core.lanes import Key, ReadyLanes
 from procq.core.policies import Policy, WeightedFair
 from procq.core.task import Task
 from procq.slots import DEFAULT_GROUP
-
-Key = tuple[float, int]
 
 
 class Ready(Protocol):
@@ -59,11 +57,11 @@ class Ready(Protocol):
         """Assert that everything stands where it should; O(n), for tests."""
 
 
-def ready_lanes(policy: Policy, gates: Mapping[str, Gate], groups: Sequence[str]) -> Ready:
+def ready_lanes(policy: Policy | None, gates: Mapping[str, Gate], groups: Sequence[str]) -> Ready:
     """Build what ready tasks wait in.
 
     Args:
-        policy: In which order they start.
+        policy: In which order they start; None: by priority.
         gates: What stands before their start, by type.
         groups: The groups of workers there are.
     """

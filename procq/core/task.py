@@ -1,20 +1,20 @@
-"""One task as the core sees it, and the record of one attempt (contract A1, D2).
+"""One task as the core sees it (contract A1).
 
 `Task` is the one mutable record of the core; `Scheduler` is its only writer.  Payloads and
 results are opaque bytes.  Slots, no dictionary: a queue may hold a million of them.
 """
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from procq.core.states import Status
 from procq.parcel import Payload
-from procq.slots import Demand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from procq.outcome import Ended, Outcome
-    from procq.retry import Backoff
+    from procq.core.records import AttemptRecord
+    from procq.core.rules import Rules
+    from procq.outcome import Ended
 
 #: Read through the class, a member of an enum takes 60 ns: a tenth of what making a task takes.
 _BLOCKED: Final = Status.BLOCKED
@@ -29,77 +29,6 @@ CapturedRun = tuple[float, float, int | None, float, int, str | None, str | None
 CutCause = Literal["shutdown", "max_failures", "deadline"]
 #: Why a task is CANCELLED.
 Cause = Literal[CutCause, "cancelled", "replaced", "expired", "dependency", "not needed"]
-
-
-class Rules(Protocol):
-    """What the core must know of a task's options (C3); many tasks share one object."""
-
-    @property
-    def priority(self) -> int:
-        """The higher, the more urgent."""
-
-    @property
-    def max_attempts(self) -> int:
-        """How many tries there are in all."""
-
-    @property
-    def timeout_s(self) -> float | None:
-        """How long one attempt may run; None: no limit."""
-
-    @property
-    def backoff(self) -> "Backoff | None":
-        """What it waits between attempts; None: what the queue says."""
-
-    @property
-    def retry_on(self) -> frozenset[str] | None:
-        """Names of the error classes that are retried; None: any `Exception`."""
-
-    @property
-    def never_retry(self) -> frozenset[str]:
-        """Names of error classes and outcomes that are not retried."""
-
-    @property
-    def retry_for_s(self) -> float | None:
-        """No retry is due later than this after the first start; None: no limit."""
-
-    @property
-    def run_if(self) -> str:
-        """After which ends of its dependencies it runs: "success", "done" or "failure"."""
-
-    @property
-    def group(self) -> str:
-        """Which set of workers runs it."""
-
-    @property
-    def demand(self) -> Demand:
-        """What one attempt takes of the queue's resources."""
-
-
-class AttemptRecord(NamedTuple):
-    """One attempt of a task, as kept in its history (contract D2).
-
-    Instants are seconds on the engine's monotonic clock: only their differences mean anything.
-    """
-
-    attempt: int  #: its number, from 1; an attempt that is not charged shares its number with the next
-    outcome: "Outcome"  #: ok, error, timeout, crash, memory, lost, cancelled, interrupted
-    started_at: float
-    ended_at: float
-    pid: int | None  #: the worker's process id; None where there is none
-    exit_code: int | None  #: of a worker that exited under the attempt
-    signal: str | None  #: name of the signal that ended the worker
-    cpu_s: float  #: CPU seconds of the worker during the attempt
-    peak_rss_bytes: int  #: the worker's highest resident memory until then; 0: unknown
-    error_type: str | None  #: qualified name of the error's class
-    message: str | None  #: the error's text
-    traceback: str | None  #: the worker's traceback as text
-    stdout: str | None = None  #: the last part of what it wrote there; None: not captured
-    stderr: str | None = None  #: likewise
-
-    @property
-    def run_s(self) -> float:
-        """How long the attempt ran, in seconds."""
-        return self.ended_at - self.started_at
 
 
 class Conditions:
@@ -160,7 +89,7 @@ class Task:
         id: str,  # noqa: A002 - the contract's name
         type: str,  # noqa: A002
         payload: Payload,
-        rules: Rules,
+        rules: "Rules",
         *,
         depends_on: "Sequence[Task]" = (),
         inputs: "Sequence[Task]" = (),
@@ -281,39 +210,13 @@ class Task:
             self.trouble = Trouble()
         return self.trouble
 
-    def records(self) -> tuple[AttemptRecord, ...]:
+    def records(self) -> "tuple[AttemptRecord, ...]":
         """Return the attempts that ended, oldest first."""
-        records = [
-            AttemptRecord(
-                attempt, ended.outcome, ended.started_at, ended.ended_at, ended.pid, ended.exit_code, ended.signal,
-                ended.cpu_s, ended.peak_rss_bytes, ended.error_types[0] if ended.error_types else None,
-                ended.message or None, ended.traceback or None, ended.stdout, ended.stderr,
-            )
-            for attempt, ended in self.history
-        ]  # fmt: skip
-        if self.ran is not None:
-            started_at, ended_at, pid, cpu_s, peak_rss_bytes, *written = self.ran
-            records.append(
-                AttemptRecord(
-                    self.attempt, "ok", started_at, ended_at, pid, None, None, cpu_s, peak_rss_bytes, None, None, None,
-                    *written,
-                )
-            )  # fmt: skip
-        return tuple(records)
+        from procq.core.records import records_of  # noqa: PLC0415 - only whoever asks for them needs it
+
+        return records_of(self)
 
 
 def by_seq(task: Task) -> int:
     """Sort key: order of submission."""
     return task.seq
-
-
-class DeadLetter(NamedTuple):
-    """The kept record of a task that ended FAILED (contract F6)."""
-
-    id: str
-    type: str
-    attempts: int  #: attempts charged
-    died_at: float  #: seconds on the queue's clock
-    error_type: str | None  #: qualified name of the last error's class
-    message: str  #: its text
-    history: tuple[AttemptRecord, ...]

@@ -12,8 +12,8 @@ from procq.cli import ending, preview, progress, summary
 from procq.cli.ending import Ending
 from procq.cli.tally import Tally
 from procq.cli.terminal import ColorChoice, Part, Terminal, printable, wants_color
+from procq.core.records import AttemptRecord
 from procq.core.states import Status
-from procq.core.task import AttemptRecord
 from procq.errors import DependencyFailed, TaskCancelled, WorkerCrashed
 from procq.spec import TaskSpec, task
 

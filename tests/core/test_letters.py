@@ -4,7 +4,8 @@ import pytest
 from tests.core.hand import FixedRules
 
 from procq.core import letters as letters_module
-from procq.core.letters import DeadLetters, letter_of
+from procq.core.letters import DeadLetters
+from procq.core.records import letter_of
 from procq.core.task import Task
 from procq.outcome import Ended
 

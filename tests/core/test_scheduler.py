@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.core.hand import PAUSE_S, FixedRules, Hand, RuleArguments
 
+from procq.core.records import AttemptRecord
 from procq.core.states import Status
-from procq.core.task import AttemptRecord, Task
+from procq.core.task import Task
 from procq.errors import DuplicateTaskError, UnknownTaskError
 from procq.outcome import OUTCOMES, Ended
 from procq.retry import Backoff, as_backoff

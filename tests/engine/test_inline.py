@@ -70,7 +70,9 @@ def test_B7_the_default_group_may_be_named_too() -> None:
 def test_B7_an_engine_has_the_groups_of_its_queue() -> None:
     engine = InlineEngine(clock=testing.FakeClock(), groups=["default", "heavy"])
 
-    with pytest.raises(errors.UsageError, match=r"^groups=None: the engine was made for 'default', 'heavy'$"):
+    with pytest.raises(
+        errors.UsageError, match=r"^groups: the queue has 'default'; the engine was made for 'default', 'heavy'$"
+    ):
         procq.Queue(engine=engine)
     with pytest.raises(errors.UsageError, match="the engine was made for"):
         procq.Queue(groups={"light": 1}, engine=engine)
