@@ -12,8 +12,8 @@ from procq.core.task import Task
 from procq.draft import Draft
 from procq.errors import UnknownDependencyError, UsageError
 from procq.handle import Handle, supervisor_of, task_of
-from procq.making import Batch, Names, OnConflict, tasks_of
-from procq.spec import TaskSpec
+from procq.making import Batch, Names, tasks_of
+from procq.spec import OnConflict, TaskSpec
 from procq.supervisor import Supervisor
 
 

@@ -6,12 +6,12 @@ to say (making.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, final
+from typing import Any, NamedTuple, NoReturn, final
 
 from procq.errors import PayloadError, UnknownHandlerError, UsageError
 from procq.parcel import Payload, marked
 from procq.payload import NotPicklable, behind, dump_call, dump_function, dump_part
-from procq.spec import Options, TaskFunction, TaskSpec, called, type_of
+from procq.spec import OnConflict, Options, TaskFunction, TaskSpec, called, type_of
 
 Handlers = Mapping[str, Callable[..., object]]
 
@@ -53,6 +53,14 @@ class Draft:
     def label(self) -> str:
         """Its id, or what kind of task it is."""
         return self.id or f"{self.type}(…)"
+
+
+class Listing(NamedTuple):
+    """Drafts that are accepted together, or none of them; and what becomes of those whose ids are used."""
+
+    drafts: Sequence[Draft]
+    roots: Sequence[Draft]  #: those that are wanted for their own sake, and not only because others need them
+    on_conflict: OnConflict = "raise"
 
 
 def draft_all(

@@ -468,7 +468,7 @@ def _error_of_cancellation(task: Task) -> TaskError:
         case "shutdown":
             return TaskCancelled(f"task {task.id!r} was cut off by the shutdown of its queue")
         case "replaced":
-            return TaskCancelled(f"task {task.id!r} was replaced by another submit under the same id")
+            return TaskCancelled(f"task {task.id!r} was replaced by another task under the same id")
         case "max_failures":
             return TaskCancelled(
                 f"task {task.id!r} was cut off, as its queue halted: too many tasks failed (max_failures)"

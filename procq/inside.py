@@ -11,10 +11,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import timedelta
-    from typing import TypeAlias
+    from typing import Final, Literal, TypeAlias
 
+    OnConflict = Literal["raise", "same", "replace"]
     #: What a worker knows an attempt by: seq, fence, the attempt's number, its deadline, its id in UTF-8.
     Token: TypeAlias = tuple[int, int, int, float | None, bytes]
+
+
+#: What may become of a spec whose id another task has (contract C4).
+ON_CONFLICT: "Final[tuple[OnConflict, ...]]" = ("raise", "same", "replace")
 
 
 class Permanent(Exception):  # noqa: N818 - a directive, not a misuse
@@ -59,13 +64,27 @@ class Spawn:
             order, on tasks known by their ids, and on the task that spawns them (`procq.current().id`).  Specs
             that they depend on come with them.  The iterable is read at once.
         value: What the task itself returns.
+        on_conflict: As for `submit` (contract C4), what happens if the id of a spec belongs to another task:
+            "raise": all are refused; "same": the spec is ignored; "replace": that task, if it waits, ends
+            CANCELLED, if it has ended, is forgotten, and the new one takes its id.  One that runs cannot be
+            replaced, and the task that spawns still does.
+
+    Raises:
+        UsageError: `specs` is no iterable, a single spec say, or `on_conflict` is none of the three.
     """
 
-    __slots__ = ("specs", "value")
+    __slots__ = ("on_conflict", "specs", "value")
 
-    def __init__(self, specs: "Iterable[object]", value: object = None) -> None:
+    def __init__(self, specs: "Iterable[object]", value: object = None, *, on_conflict: "OnConflict" = "raise") -> None:
+        if on_conflict != "raise":
+            check_on_conflict(on_conflict)
+        if not hasattr(specs, "__iter__") and not hasattr(specs, "__getitem__"):
+            from procq.errors import UsageError  # noqa: PLC0415 - not on a worker's way until it is needed
+
+            raise UsageError(f"Spawn got {specs!r:.100}: expected a list of specs; write Spawn([spec]) for one")
         self.specs = tuple(specs)
         self.value = value
+        self.on_conflict = on_conflict
 
     def __reduce__(self) -> str:
         from procq.errors import UsageError  # noqa: PLC0415 - not on a worker's way until it is needed
@@ -74,6 +93,18 @@ class Spawn:
 
     def __repr__(self) -> str:
         return f"<Spawn of {len(self.specs)} tasks>"
+
+
+def check_on_conflict(value: object) -> None:
+    """Refuse what does not say what becomes of a spec whose id another task has.
+
+    Raises:
+        UsageError: It is none of `ON_CONFLICT`.
+    """
+    if value not in ON_CONFLICT:
+        from procq.errors import UsageError  # noqa: PLC0415 - not on a worker's way until it is needed
+
+        raise UsageError(f"on_conflict={value!r}: must be 'raise', 'same' or 'replace'")
 
 
 class Terminated(BaseException):

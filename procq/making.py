@@ -9,7 +9,7 @@ Everything here happens under the queue's lock.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from procq.core.states import TERMINAL
 from procq.core.task import Task
@@ -17,13 +17,10 @@ from procq.draft import Draft
 from procq.errors import DuplicateTaskError, UnknownDependencyError
 from procq.ordering import needs_first
 from procq.parcel import Payload
-from procq.spec import Options
+from procq.spec import OnConflict, Options
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-#: What becomes of a draft whose id another task has (contract C4).
-OnConflict = Literal["raise", "same", "replace"]
 
 #: So many ids are compared with an unknown one, the newest first: some milliseconds under the lock.
 _COMPARED_MAX: Final = 2000

@@ -13,10 +13,10 @@ from typing import final
 
 from procq.core.scheduler import Scheduler
 from procq.core.task import Task
-from procq.draft import Draft, Handlers
+from procq.draft import Draft, Handlers, Listing
 from procq.engine.attempt import clipped
-from procq.errors import PayloadError, UnknownHandlerError, UsageError
-from procq.making import Names, tasks_of
+from procq.errors import DuplicateTaskError, PayloadError, UnknownHandlerError, UsageError
+from procq.making import Batch, Names, tasks_of
 from procq.outcome import Ended, class_names
 from procq.parcel import marked
 from procq.payload import NotPicklable, behind, dump_function, dumps_whole
@@ -29,12 +29,14 @@ class Offspring:
 
     Args:
         scheduler: Where tasks go, and from which they are known.
+        take_back: Takes back a task that was sent ahead, or notes that it has begun.
     """
 
-    __slots__ = ("_scheduler", "defaults", "heads", "numbers", "overrides", "tell")
+    __slots__ = ("_scheduler", "_take_back", "defaults", "heads", "numbers", "overrides", "tell")
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, take_back: Callable[[Task, float], object]) -> None:
         self._scheduler = scheduler
+        self._take_back = take_back
         #: the next id that is made
         self.numbers = itertools.count()
         #: what calls of handlers begin with, by type; or why there can be none
@@ -52,14 +54,14 @@ class Offspring:
             pass
         return task_id
 
-    def take(self, parent: Task, fence: int, ended: Ended, drafts: Sequence[Draft], now: float) -> None:
+    def take(self, parent: Task, fence: int, ended: Ended, listing: Listing, now: float) -> None:
         """Accept drafts together with the success of the attempt that brought them, or let it fail for good.
 
         Args:
             parent: The task.
             fence: Names the attempt.
             ended: The report on it.
-            drafts: What it spawns.
+            listing: What it spawns.
             now: The instant of the call.
         """
         scheduler = self._scheduler
@@ -67,27 +69,51 @@ class Offspring:
             scheduler.dropped_late += 1
             return
         try:
-            tasks = self._tasks_of(drafts, now)
-            is_accepted = scheduler.spawn(parent, fence, ended, tasks, now)
+            tasks, _, replaced = self._batch_of(parent, listing, now)
+            is_accepted = scheduler.spawn(parent, fence, ended, tasks, now, replaced)
         except UsageError as error:
             scheduler.end(parent, fence, _refusal(ended, error), now)
         else:
             if is_accepted and tasks and self.tell is not None:
                 self.tell(tasks)
 
-    def _tasks_of(self, drafts: Sequence[Draft], now: float) -> list[Task]:
-        """Make tasks of drafts; nothing is changed.
+    def _batch_of(self, parent: Task, listing: Listing, now: float) -> Batch:
+        """Make tasks of drafts; nothing is changed, but that what they replace is not ahead any more.
 
         Raises:
             UsageError: They cannot be accepted.
         """
-        for draft in drafts:
+        for draft in listing.drafts:
             self._complete(draft)
         if self.defaults or self.overrides:
-            self._set_options(drafts)
-        tasks = self._scheduler.tasks
+            self._set_options(listing.drafts)
+        batch = self._made(listing, now)
+        if parent in batch.replaced:
+            raise DuplicateTaskError(
+                parent.id,
+                "the task that spawns it, whose result is kept under that id, and so can't be replaced",
+                hint="give the new task another id",
+            )
+        while ahead := [task for task in batch.replaced if task.seq in self._scheduler.ahead]:
+            for task in ahead:
+                if task.seq in self._scheduler.ahead:  # else it came back with another of the same worker
+                    self._take_back(task, now)
+            # What was read meanwhile is no less true: a task has begun, or another has spawned the like.
+            batch = self._made(listing, now)
+        return batch
+
+    def _made(self, listing: Listing, now: float) -> Batch:
+        drafts, tasks = listing.drafts, self._scheduler.tasks
         find = _Finder(Names(drafts, tasks)).find
-        return tasks_of(drafts, tasks, find, free_id=self.free_id, now=now).new
+        return tasks_of(
+            drafts,
+            tasks,
+            find,
+            free_id=self.free_id,
+            now=now,
+            roots=listing.roots,
+            on_conflict=listing.on_conflict,
+        )
 
     def _complete(self, draft: Draft) -> None:
         """Put the function before the arguments of a handler, and mark what may be compared."""

@@ -5,12 +5,14 @@ user code runs; and what has to outlive a process can be kept in it.  A task's p
 of it: that is bytes, and stays beside.
 
     {"options": [{"priority": 10, "timeout": 30.0}, ...],
-     "tasks": [{"type": "resize", "options": 0, "id": "a", "needs": [1, "other"], "inputs": 1}, ...]}
+     "tasks": [{"type": "resize", "options": 0, "id": "a", "needs": [1, "other"], "inputs": 1}, ...],
+     "on_conflict": "same"}
 
 A number in `needs` is a place in the same list, a text the id of a task; the first `inputs` of them
-give results that are arguments.  Options stand once, however many tasks have the same, and only
-those that were given; durations are seconds, sizes bytes, instants texts in ISO 8601, exception
-classes their qualified names.
+give results that are arguments.  A task is `implied` if it is there only because others need it.
+Options stand once, however many tasks have the same, and only those that were given; durations are
+seconds, sizes bytes, instants texts in ISO 8601, exception classes their qualified names.
+`on_conflict` says what becomes of a used id where that is no error (C4).
 
 Rule: what is read may have been written by a cheat.  Whatever it is, it becomes drafts or raises
 `MalformedError`.
@@ -20,14 +22,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from procq.draft import Draft
+from procq.draft import Draft, Listing
 from procq.errors import UsageError
+from procq.inside import check_on_conflict
 from procq.parcel import Payload
 from procq.retry import Backoff, Exponential, Listed, as_backoff, exponential
 from procq.spec import ClassName, Options
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from procq.spec import OnConflict
 
 #: What JSON holds.
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
@@ -40,12 +45,13 @@ class MalformedError(ValueError):
 # --- tasks -------------------------------------------------------------------------------------
 
 
-def write(drafts: Sequence[Draft]) -> bytes:
+def write(listing: Listing) -> bytes:
     """Write drafts that depend on each other and on tasks known by their ids.
 
     Raises:
         UsageError: An option has no plain form: a backoff that is a function.
     """
+    drafts, roots = listing.drafts, frozenset(listing.roots)
     places = {draft: place for place, draft in enumerate(drafts)}
     table = _Table()
     tasks: list[Plain] = []
@@ -61,8 +67,13 @@ def write(drafts: Sequence[Draft]) -> bytes:
             task["inputs"] = draft.inputs
         if draft.for_handler:
             task["handler"] = True
+        if draft not in roots:
+            task["implied"] = True
         tasks.append(task)
-    return json.dumps({"options": table.rows, "tasks": tasks}, separators=(",", ":")).encode()
+    plain: dict[str, Plain] = {"options": table.rows, "tasks": tasks}
+    if listing.on_conflict != "raise":
+        plain["on_conflict"] = listing.on_conflict
+    return json.dumps(plain, separators=(",", ":")).encode()
 
 
 class _Table:
@@ -95,7 +106,7 @@ class _Table:
         return place
 
 
-def read(text: bytes, payloads: Sequence[Payload]) -> list[Draft]:
+def read(text: bytes, payloads: Sequence[Payload]) -> Listing:
     """Read drafts.
 
     Args:
@@ -106,10 +117,10 @@ def read(text: bytes, payloads: Sequence[Payload]) -> list[Draft]:
         MalformedError: It wrote something else.
     """
     try:
-        listing = json.loads(text)
+        plain = json.loads(text)
     except (ValueError, RecursionError) as error:  # no text, no JSON, or lists in lists without end
         raise MalformedError(f"no JSON: {error}") from error
-    rows, tasks = _part(listing, "options", list), _part(listing, "tasks", list)
+    rows, tasks = _part(plain, "options", list), _part(plain, "tasks", list)
     if len(tasks) != len(payloads):
         raise MalformedError(f"{len(tasks)} tasks with {len(payloads)} payloads")
     shared = [read_options(row) for row in rows]
@@ -119,7 +130,17 @@ def read(text: bytes, payloads: Sequence[Payload]) -> list[Draft]:
         draft.depends_on = [_source(need, drafts) for need in needs]
         if not 0 <= draft.inputs <= len(needs):
             raise MalformedError(f"{draft.inputs} inputs of {len(needs)} needs")
-    return drafts
+    roots = [draft for draft, task in zip(drafts, tasks, strict=True) if not _flag(task, "implied")]
+    return Listing(drafts, roots, _on_conflict(plain))
+
+
+def _on_conflict(plain: object) -> "OnConflict":
+    rule = _part(plain, "on_conflict", str, "raise")
+    try:
+        check_on_conflict(rule)
+    except UsageError as error:
+        raise MalformedError(str(error)) from error
+    return cast("OnConflict", rule)
 
 
 def _draft(task: object, payload: Payload, shared: Sequence[Options]) -> Draft:

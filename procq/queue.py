@@ -37,14 +37,14 @@ from procq.engine.local.machine import quarter_of_memory
 from procq.errors import UnknownTaskError, UsageError
 from procq.halting import FailureLimit, Halt, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, handle_of, supervisor_of, task_of
+from procq.inside import check_on_conflict
 from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
-from procq.making import OnConflict
 from procq.offspring import heads_of
 from procq.outcome import Ended
 from procq.retry import BackoffLike, as_backoff, exponential
 from procq.slots import DEFAULT_GROUP, need_refused
-from procq.spec import DEFAULTS, TaskFunction, TaskSpec, call_spec, type_of
+from procq.spec import DEFAULTS, OnConflict, TaskFunction, TaskSpec, call_spec, type_of
 from procq.supervisor import Supervisor, live_supervisors
 from procq.units import Duration, Size, count, seconds
 from procq.vetting import (
@@ -521,8 +521,8 @@ class Queue:
         on_conflict: OnConflict = "raise",
     ) -> list[Handle[Any]]:
         """Submit specs and what they depend on, all or none."""
-        if on_conflict not in {"raise", "same", "replace"}:
-            raise UsageError(f"on_conflict={on_conflict!r}: must be 'raise', 'same' or 'replace'")
+        if on_conflict != "raise":
+            check_on_conflict(on_conflict)
         supervisor = self._supervisor
         by_spec = self._by_spec
         known = supervisor.scheduler.tasks

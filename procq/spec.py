@@ -12,6 +12,7 @@ from typing import (
     Any,
     Final,
     Generic,
+    Literal,
     NoReturn,
     ParamSpec,
     TypedDict,
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+#: What becomes of a spec whose id another task has (contract C4): one of `inside.ON_CONFLICT`.
+OnConflict = Literal["raise", "same", "replace"]
 
 #: Outcomes that `never_retry` may name (contract D3).
 _RETRIABLE_OUTCOMES: Final = frozenset({"error", "timeout", "crash", "memory", "lost"})
@@ -550,10 +554,12 @@ def called(fn: Callable[..., object]) -> Callable[..., object]:
 if TYPE_CHECKING:
 
     @overload
-    def Spawn(specs: Iterable[TaskSpec[Any]]) -> None: ...
+    def Spawn(specs: Iterable[TaskSpec[Any]], *, on_conflict: OnConflict = "raise") -> None: ...
     @overload
-    def Spawn(specs: Iterable[TaskSpec[Any]], value: R) -> R: ...
-    def Spawn(specs: Iterable[TaskSpec[Any]], value: object = None) -> object:  # noqa: N802 - a class, in inside.py
+    def Spawn(specs: Iterable[TaskSpec[Any]], value: R, *, on_conflict: OnConflict = "raise") -> R: ...
+    def Spawn(  # noqa: N802 - a class, in inside.py
+        specs: Iterable[TaskSpec[Any]], value: object = None, *, on_conflict: OnConflict = "raise"
+    ) -> object:
         """What `procq.Spawn` is to type checkers: the value, which is what the handle of the task gives."""
 
 

@@ -28,7 +28,7 @@ from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.states import TERMINAL
 from procq.core.task import Run, Task
 from procq.dispatch import Dispatcher
-from procq.draft import Draft
+from procq.draft import Listing
 from procq.engine.headroom import Headroom
 from procq.engine.protocol import Attempt, Departure, Engine
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError, WorkerStartError
@@ -113,9 +113,9 @@ class Supervisor:
         #: gives what workers log to the program's loggers; not the thread above, where a callback may wait
         #: for a task that cannot go on until what it logs is handled
         self.log_thread = CallbackThread("procq-logs", "a handler of log records")
-        self.offspring = Offspring(scheduler)
         self.brake = Brake(scheduler) if brake is None else brake
         self.dispatcher = Dispatcher(scheduler, engine, headroom, self.brake)
+        self.offspring = Offspring(scheduler, self._take_back)
         self._closing = Closing(scheduler, engine, self.dispatcher, events)
         #: told in the thread of callbacks when the queue has halted by itself
         self.halt_listeners: list[Callable[[Halted], object]] = []
@@ -564,14 +564,19 @@ class Supervisor:
         if self.brake.limit is not None:
             self.brake.judge()
 
-    def spawned(self, attempt: Attempt, fence: int, ended: Ended, drafts: Sequence[Draft]) -> None:
+    def spawned(self, attempt: Attempt, fence: int, ended: Ended, listing: Listing) -> None:
         """An attempt has returned, and brings tasks that are to be accepted with its success."""
         task = self._ran(attempt)
         if task is None:
             return
-        self.offspring.take(task, fence, ended, drafts, self.engine.now())
+        self.offspring.take(task, fence, ended, listing, self.engine.now())
         if self.brake.limit is not None:
             self.brake.judge()
+
+    def _take_back(self, task: Task, now: float) -> None:
+        """Take back a task sent ahead, amid a report: of what is read by that the loop may know nothing."""
+        self.dispatcher.take_back(task, now)
+        self.engine.wake()
 
     def _ran(self, attempt: Attempt) -> Task | None:
         """Return the task whose attempt is reported to have ended; None: the report is late, and dropped."""

@@ -41,6 +41,7 @@ from procq.vetting import workers_by_group
 
 if TYPE_CHECKING:
     from procq.cli.results import Results
+    from procq.core.task import Task
 
 #: Importing a jobs file costs every worker the same; beyond this it is worth a word.
 _SLOW_IMPORT_S: Final = 2.0
@@ -213,9 +214,9 @@ class _Run:
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         #: what to say once the first task was accepted; empty when it was said
         self.first_line: summary.Line = ()
-        #: tasks that have not been told as ended yet, by id,
+        #: tasks that have not been told as ended yet, not by id, which another may take from one that is replaced,
         #: with their specs; None: another task has spawned it
-        self._open: dict[str, tuple[Handle[Any], TaskSpec[Any] | None]] = {}
+        self._open: dict[Task, tuple[Handle[Any], TaskSpec[Any] | None]] = {}
         #: how many tasks of the jobs file were accepted, and how many of those that they spawned
         self._known = self._spawned = 0
         self._produced: Produced | None = None
@@ -244,7 +245,7 @@ class _Run:
     def _note(self, handle: Handle[Any], spec: TaskSpec[Any] | None) -> bool:
         """Have the end of a task told; return whether it was not before."""
         entry = (handle, spec)
-        is_new = self._open.setdefault(handle.id, entry) is entry  # in one step: a task may be told by two threads
+        is_new = self._open.setdefault(task_of(handle), entry) is entry  # in one step: two threads may tell of one
         if is_new:
             handle.add_done_callback(self.inbox.put)
         return is_new
@@ -394,23 +395,27 @@ class _Run:
 
     def _ended(self, handle: Handle[Any]) -> None:
         """Count a task that has ended, and show it if it failed."""
-        found = self._open.pop(handle.id, None)
+        task = task_of(handle)
+        found = self._open.pop(task, None)
         if found is None:  # counted by `_collect`
             return
         error = ""
         if handle.status is Status.SUCCEEDED:
             self._tally.succeeded(handle.attempts)
-        elif task_of(handle).cause == "not needed":
+        elif task.cause == "not needed":
             self._tally.was_unneeded()
         else:
             spec = found[1]
             end = ending.read_spawned(handle) if spec is None else ending.read(handle, spec)
             # Not what the spec says: the flags may have said more.
-            end = end._replace(max_attempts=task_of(handle).rules.max_attempts)
+            end = end._replace(max_attempts=task.rules.max_attempts)
             error = end.error
             if end.status is Status.FAILED:
                 self._say_failure(end)
-            self._tally.went_badly(end)
+            if task.cause == "replaced":
+                self._tally.was_replaced()
+            else:
+                self._tally.went_badly(end)
         if self._results is not None:
             self._results.add(handle, error)
 

@@ -108,6 +108,8 @@ def _counts(tally: Tally) -> str:
         ]
     if tally.unneeded:
         parts.append(f"{tally.unneeded} not needed")
+    if tally.replaced:
+        parts.append(f"{tally.replaced} replaced")
     return ", ".join(parts)
 
 

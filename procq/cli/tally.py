@@ -14,7 +14,7 @@ class Tally:
     Memory grows with what went wrong, never with what went well.
     """
 
-    __slots__ = ("cancelled", "failures", "ok", "retried", "skipped", "unneeded")
+    __slots__ = ("cancelled", "failures", "ok", "replaced", "retried", "skipped", "unneeded")
 
     def __init__(self) -> None:
         self.ok = 0
@@ -28,11 +28,13 @@ class Tally:
         self.cancelled = 0
         #: tasks with run_if="failure" that were not needed: no failures
         self.unneeded = 0
+        #: tasks that waited when another one took their place: no failures
+        self.replaced = 0
 
     @property
     def ended(self) -> int:
         """How many tasks have ended."""
-        return self.ok + self.unneeded + self.went_wrong
+        return self.ok + self.unneeded + self.replaced + self.went_wrong
 
     @property
     def went_wrong(self) -> int:
@@ -47,6 +49,10 @@ class Tally:
     def was_unneeded(self) -> None:
         """Count a task that was cancelled because nothing failed."""
         self.unneeded += 1
+
+    def was_replaced(self) -> None:
+        """Count a task that was cancelled because another took its place."""
+        self.replaced += 1
 
     def went_badly(self, ending: Ending) -> None:
         """Count a task that ended FAILED or CANCELLED."""

@@ -280,21 +280,40 @@ class Scheduler:
         self._begin(task, ended.started_at)
         self.end(task, task.fence, ended, now)
 
-    def spawn(self, parent: Task, fence: int, ended: Ended, tasks: Sequence[Task], now: float) -> bool:
+    def spawn(
+        self,
+        parent: Task,
+        fence: int,
+        ended: Ended,
+        tasks: Sequence[Task],
+        now: float,
+        replaced: Sequence[Task] = (),
+    ) -> bool:
         """Note that an attempt returned, and take in the tasks that it brings: both or neither (contract E6).
 
         They may depend on the parent, too.  When shutdown cuts the work short they end CANCELLED at once.
+
+        Args:
+            parent: The task.
+            fence: Names the attempt.
+            ended: The report on it.
+            tasks: What it brings.
+            now: The instant of the call.
+            replaced: Known tasks whose ids some of them take, as in `replace`.
 
         Returns:
             False if the report is late: that attempt is not the current one (D1).
 
         Raises:
-            UsageError: As `accept`; then nothing is changed.
+            UsageError: As `accept`, or as `replace`; then nothing is changed.
         """
         if parent.fence != fence or parent.status is not _RUNNING:
             self.dropped_late += 1
             return False
-        self.accept(tasks, now)
+        if replaced:
+            self.replace(replaced, tasks, now)
+        else:
+            self.accept(tasks, now)
         self.end(parent, fence, ended, now)
         if self._cutting is not None:
             self._cut(tasks, now, self._cutting)

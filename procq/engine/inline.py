@@ -407,15 +407,15 @@ class InlineEngine:
         ended = self._judge(run, ended)
         if output is not None:
             ended.stdout, ended.stderr = output.texts()
-        drafts = None
+        listing = None
         if ended.spawned is not None:
-            from procq.engine.spawning import drafts_of  # noqa: PLC0415 - few queues need it
+            from procq.engine.spawning import listing_of  # noqa: PLC0415 - few queues need it
 
-            drafts = drafts_of(ended)
+            listing = listing_of(ended)
         with host.lock:
             self._run = None
-            if drafts is not None and ended.outcome == "ok":
-                host.spawned(attempt, run.fence, ended, drafts)
+            if listing is not None and ended.outcome == "ok":
+                host.spawned(attempt, run.fence, ended, listing)
             else:
                 host.ended(attempt, run.fence, ended)
             host.tick(self.clock.now)

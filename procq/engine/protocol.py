@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from procq.core.task import Run
-from procq.draft import Draft
+from procq.draft import Listing
 from procq.outcome import Ended
 from procq.parcel import Payload
 
@@ -96,7 +96,7 @@ class Host(Protocol):
     def ended(self, attempt: Attempt, fence: int, ended: Ended) -> None:
         """An attempt has ended."""
 
-    def spawned(self, attempt: Attempt, fence: int, ended: Ended, drafts: Sequence[Draft]) -> None:
+    def spawned(self, attempt: Attempt, fence: int, ended: Ended, listing: Listing) -> None:
         """An attempt has returned, and brings tasks that are to be accepted with its success (contract E6)."""
 
     def succeeded(self, attempt: Attempt, fence: int, value: Payload, run: Run) -> None:

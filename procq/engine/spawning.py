@@ -6,7 +6,7 @@ that say nothing of whose they are.  Imported on either side when a task really 
 
 from typing import Any, Final, cast
 
-from procq.draft import Draft, draft_all
+from procq.draft import Draft, Listing, draft_all
 from procq.errors import UsageError
 from procq.inside import Spawn
 from procq.outcome import Ended, Spawned
@@ -14,7 +14,7 @@ from procq.parcel import Parcel
 from procq.plain import MalformedError, read, write
 from procq.spec import TaskSpec, describe
 
-__all__ = ["MalformedError", "drafts_of", "packed"]
+__all__ = ["MalformedError", "listing_of", "packed"]
 
 #: More cannot be said of the tasks of one `Spawn`, calls left aside, in bytes: about half a million of them.
 #: They are read and accepted under the lock, where each million takes seconds, and a frame has its limits too.
@@ -27,7 +27,8 @@ def packed(spawn: Spawn) -> Spawned:
     Raises:
         UsageError: They cannot be spawned.
     """
-    drafts = draft_all(cast("tuple[TaskSpec[Any], ...]", spawn.specs), None, _is_known)
+    specs = cast("tuple[TaskSpec[Any], ...]", spawn.specs)
+    drafts = draft_all(specs, None, _is_known)
     for draft in drafts.values():
         draft.depends_on = [_named(source, drafts) for source in draft.depends_on]
         if isinstance(draft.payload, Parcel) and draft.payload.shares:
@@ -35,7 +36,7 @@ def packed(spawn: Spawn) -> Spawned:
                 f"{draft.label} takes an object that a task has shared, which goes with its worker; "
                 "pass the object itself"
             )
-    text = write(list(drafts.values()))
+    text = write(Listing(list(drafts.values()), [drafts[spec] for spec in specs], spawn.on_conflict))
     if len(text) > TEXT_MAX:
         raise UsageError(
             f"Spawn of {len(drafts)} tasks: they are too many to be accepted at once; "
@@ -60,7 +61,7 @@ def _named(source: object, drafts: dict[TaskSpec[Any], Draft]) -> object:
     )
 
 
-def drafts_of(ended: Ended) -> list[Draft]:
+def listing_of(ended: Ended) -> Listing:
     """Take the tasks out of a report that brings some; who keeps the report keeps no payloads with it.
 
     Raises:

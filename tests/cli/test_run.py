@@ -101,6 +101,10 @@ def sleep_later(seconds):
 def spawn_wrongly():
     return procq.Spawn([square.using(depends_on=["nobody"]).spec(1)])
 
+@task
+def redo():
+    return procq.Spawn([square.using(id="x").spec(5)], value="redone", on_conflict="replace")
+
 def good(): return [total.spec([square.spec(x).out for x in range(4)])]
 def retried(): return [flaky.spec(1), square.spec(2)]
 def reckless(): return [careless.spec(1)]
@@ -130,6 +134,8 @@ def handed_on_named(): return [hand_on.spec("child", {"id": "my/child"})]
 def handed_on_flaky(): return [hand_on.spec("flaky")]
 def sleeps_later(): return [sleep_later.spec(60)]
 def spawns_wrongly(): return [spawn_wrongly.spec()]
+def replaced(): return [square.using(id="x", delay=3600).spec(3), redo.spec()]
+def replaced_later(): return [square.using(id="x").spec(3), redo.using(depends_on=["x"]).spec()]
 def unneeded(): return [alert.spec(square.spec(1))]
 def empty(): return []
 def empty_too(): yield from ()
@@ -404,6 +410,25 @@ def test_E6_spawned_tasks_have_their_lines_among_the_results(run: Run) -> None:
 
     rows = [json.loads(line) for line in done.out.splitlines()]
     assert sorted(row["value"] for row in rows) == sorted([8, 4, 4, *[2] * 4, *[1] * 8])
+
+
+@pytest.mark.parametrize(
+    ("entry", "counts", "values"),
+    [("replaced", "2 ok, 1 replaced", [None, "redone", 25]), ("replaced_later", "3 ok", [9, "redone", 25])],
+)
+def test_C4_a_task_that_another_has_replaced_is_no_failure_and_both_are_told(
+    run: Run, entry: str, counts: str, values: list[object]
+) -> None:
+    done = run(entry, "--results=-")
+
+    assert done.code == 0
+    assert re.fullmatch(rf"ok in \S+: {counts}", done.err.splitlines()[-1])
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert sorted(map(str, (row.get("value") for row in rows))) == sorted(map(str, values))
+    assert [row["id"] for row in rows if row.get("value") != "redone"] == ["x", "x"]
+    assert [row["error"] for row in rows if row["status"] == "cancelled"] == [
+        "TaskCancelled: task 'x' was replaced by another task under the same id"
+    ] * (entry == "replaced")
 
 
 def test_a_task_that_would_end_its_program_is_told_with_one_name(write: Write, procq: Run) -> None:

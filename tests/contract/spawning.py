@@ -9,6 +9,7 @@ from tests.contract import tasks
 import procq
 from procq import Spawn, TaskSpec
 from procq.inside import Terminated
+from procq.spec import OnConflict
 
 note: Final = procq.task(tasks.note)
 echo: Final = procq.task(tasks.echo)
@@ -134,6 +135,45 @@ def spawn_named(size: int, *, priority: int = 0) -> None:
     return Spawn([echo.using(id="one", priority=priority).spec(bytes(size))])
 
 
+def spawn_under_used_ids(path: str, on_conflict: OnConflict, *names: str) -> str:
+    """Spawn a note under each of the ids, which others may have."""
+    specs = [note.using(id=name).spec(path, f"spawned {name}") for name in names]
+    return Spawn(specs, value="told", on_conflict=on_conflict)
+
+
+def meet_and_replace(place: str, *, path: str, name: str) -> str:
+    """Meet, and spawn a note in the place of a task."""
+    value = tasks.meet(place)
+    return Spawn([note.using(id=name).spec(path, "new")], value=value, on_conflict="replace")
+
+
+def spawn_after_used(path: str) -> str:
+    """Spawn under a used id a task that needs two others, of which one is needed elsewhere, too."""
+    needless, needed = note.spec(path, "needless"), note.spec(path, "needed")
+    ignored = echo.using(id="used").spec([needless, needed])
+    return Spawn([ignored, echo.using(id="last").spec([ignored, needed])], value="told", on_conflict="same")
+
+
+def spawn_one_id_twice(on_conflict: OnConflict) -> str:
+    return Spawn([echo.using(id="twice").spec(number) for number in (1, 2)], "told", on_conflict=on_conflict)
+
+
+def spawn_for_itself(path: str, on_conflict: OnConflict) -> str:
+    """Spawn another task under its own id, and one that names that id."""
+    tasks.note(path, "parent")
+    me = procq.current().id or ""
+    after = note.using(id="after", depends_on=[me]).spec(path, "after")
+    return Spawn([note.using(id=me).spec(path, "itself"), after], value="told", on_conflict=on_conflict)
+
+
+@procq.task
+def step(path: str, number: int) -> int:
+    """Take the place of the step before the last one."""
+    tasks.note(path, str(number))
+    following = step.using(id=f"step-{(number + 1) % 2}").spec(path, number + 1)
+    return Spawn([following] if number < 6 else [], value=number, on_conflict="replace")
+
+
 def spawn_handled(type_name: str, payload: object) -> None:
     return Spawn([TaskSpec(type=type_name, payload=payload, id="handled")])
 
@@ -184,6 +224,9 @@ WRONG: Final[dict[str, Callable[[], object]]] = {
     "cpus": lambda: Spawn([echo.spec(), echo.using(cpus=1000).spec()]),
     "nothing to fail": lambda: Spawn([echo.using(run_if="failure").spec()]),
     "iterable": lambda: Spawn(_specs_that_raise()),
+    "one spec": lambda: Spawn(echo.spec(1)),  # type: ignore[call-overload]
+    "nothing": lambda: Spawn(None),  # type: ignore[call-overload]
+    "rule": lambda: Spawn([echo.spec(1)], on_conflict="ignore"),  # type: ignore[call-overload]
 }
 
 

@@ -1,6 +1,6 @@
 """What a used id means: an error, the task that has it, or a task to be replaced (contract C4)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 import pytest
 from tests.contract import tasks
@@ -9,10 +9,8 @@ from tests.contract.log import Log
 
 import procq
 from procq import Status, errors
-from procq.spec import TaskSpec
-
-if TYPE_CHECKING:
-    from procq.making import OnConflict
+from procq.inside import ON_CONFLICT
+from procq.spec import OnConflict, TaskSpec
 
 echo = procq.task(tasks.echo)
 
@@ -29,6 +27,10 @@ def waiting(queue: procq.Queue) -> int:
 # --- the keyword ---
 
 
+def test_C4_what_may_be_said_of_a_conflict_is_what_type_checkers_know() -> None:
+    assert get_args(OnConflict) == ON_CONFLICT
+
+
 def test_C4_on_conflict_stands_beside_a_spec_only(driver: Driver) -> None:
     queue = driver.started()
 
@@ -40,8 +42,8 @@ def test_C4_on_conflict_stands_beside_a_spec_only(driver: Driver) -> None:
     assert waiting(queue) == 0
 
 
-@pytest.mark.parametrize("on_conflict", ["raise", "same", "replace"])
-def test_C4_the_same_spec_is_the_same_task_whatever_a_conflict_means(driver: Driver, on_conflict: "OnConflict") -> None:
+@pytest.mark.parametrize("on_conflict", ON_CONFLICT)
+def test_C4_the_same_spec_is_the_same_task_whatever_a_conflict_means(driver: Driver, on_conflict: OnConflict) -> None:
     queue = driver.started()
     spec = named("once", 1)
     first = queue.submit(spec, on_conflict=on_conflict)
@@ -53,8 +55,8 @@ def test_C4_the_same_spec_is_the_same_task_whatever_a_conflict_means(driver: Dri
     assert queue.submit(spec, on_conflict=on_conflict) is first
 
 
-@pytest.mark.parametrize("on_conflict", ["raise", "same", "replace"])
-def test_C4_without_a_conflict_they_all_mean_the_same(driver: Driver, on_conflict: "OnConflict") -> None:
+@pytest.mark.parametrize("on_conflict", ON_CONFLICT)
+def test_C4_without_a_conflict_they_all_mean_the_same(driver: Driver, on_conflict: OnConflict) -> None:
     queue = driver.started()
 
     handles = queue.submit_many([named("a", 1), echo.spec(2), named("b", named("c", 3))], on_conflict=on_conflict)
@@ -139,7 +141,7 @@ def test_C4_replace_takes_the_place_of_a_task_that_waits(driver: Driver, log: Lo
 
     assert new is not old
     assert new.result() == "new"
-    with pytest.raises(errors.TaskCancelled, match="'report' was replaced by another submit under the same id"):
+    with pytest.raises(errors.TaskCancelled, match="'report' was replaced by another task under the same id"):
         old.result()
     assert log.lines == ["new"]
     assert queue.handle("report") is new

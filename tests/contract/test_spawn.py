@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.contract import spawning, tasks
-from tests.contract.drivers import Driver
+from tests.contract.drivers import BACKGROUND, Driver
 from tests.contract.log import Log
+from tests.support.story import Story
 
 import procq
 from procq import Status, errors
@@ -404,6 +406,192 @@ def test_F7_a_task_whose_spawn_was_refused_may_be_replayed(driver: Driver, log: 
 
     assert drained(queue) == (True, 3, 0, 0, (), None)
     assert log.lines == ["first", "after"]
+
+
+@pytest.mark.parametrize(
+    ("what", "match"),
+    [
+        ("one spec", r"Spawn got <TaskSpec echo\(…\)>: expected a list of specs; write Spawn\(\[spec\]\) for one"),
+        ("nothing", "Spawn got None: expected a list of specs"),
+        ("rule", "on_conflict='ignore': must be 'raise', 'same' or 'replace'"),
+    ],
+)
+def test_E6_a_spawn_that_cannot_be_is_refused_where_it_is_made(driver: Driver, log: Log, what: str, match: str) -> None:
+    queue = driver.started()
+
+    handle = queue.submit(spawning.spawn_wrongly, what, log.path)
+
+    with pytest.raises(errors.UsageError, match=match):
+        handle.result()
+    assert "in spawn_wrongly" in (handle.history[0].traceback or ""), "it leads to the task's own line"
+    assert counted(queue) == {Status.FAILED: 1}
+
+
+# --- ids that are used ---
+
+
+def test_C4_a_spawn_may_ignore_what_is_known_already(driver: Driver, log: Log) -> None:
+    queue = driver.started()
+    ended = queue.submit(procq.task(tasks.note, id="ended").spec(log.path, "ended"))
+    ended.wait()
+    delayed = queue.submit(procq.task(tasks.note, id="delayed", delay=3600).spec(log.path, "delayed"))
+
+    told = queue.submit(spawning.spawn_under_used_ids, log.path, "same", "ended", "new", "delayed").result()
+
+    assert told == "told"
+    assert queue.wait("new").value == "spawned new"
+    assert log.lines == ["ended", "spawned new"]
+    assert (queue.handle("ended"), queue.handle("delayed")) == (ended, delayed)
+
+
+def test_C4_a_spawn_brings_nothing_that_only_an_ignored_task_needs(driver: Driver, log: Log) -> None:
+    queue = driver.started()
+    queue.submit(procq.task(tasks.echo, id="used").spec("mine")).wait()
+
+    queue.submit(spawning.spawn_after_used, log.path).wait()
+
+    assert queue.wait("last").value == ["mine", "needed"]
+    assert drained(queue) == (True, 4, 0, 0, (), None)
+    assert log.lines == ["needed"]
+
+
+def test_C4_a_spawn_may_name_an_id_twice_if_conflicts_are_ignored(driver: Driver) -> None:
+    queue = driver.started()
+
+    assert queue.submit(spawning.spawn_one_id_twice, "same").result() == "told"
+    assert queue.wait("twice").value == 1
+    for rule in ("raise", "replace"):
+        with pytest.raises(errors.DuplicateTaskError, match="id 'twice' is already used by another task of the same"):
+            queue.submit(spawning.spawn_one_id_twice, rule).result()
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "blocked"])
+def test_C4_a_spawn_may_take_the_place_of_what_waits(driver: Driver, log: Log, state: str) -> None:
+    story = Story()
+    queue = driver.started(on_event=story)
+    note = procq.task(tasks.note, id="report")
+    if state == "delayed":
+        note = note.using(delay=3600)
+    elif state == "blocked":
+        note = note.using(depends_on=[queue.submit(procq.task(tasks.echo, delay=3600).spec())])
+    olds: list[procq.Handle[str]] = []
+
+    def submit_old(_: "procq.Handle[str]") -> None:
+        queue.pause()  # so that it has not begun when the other one takes its place
+        olds.append(queue.submit(note.spec(log.path, "old")))
+
+    met = driver.during(queue, submit_old, fn=partial(spawning.meet_and_replace, path=log.path, name="report"))
+    assert met.result() == "met"
+    queue.resume()
+
+    assert queue.wait("report").value == "new"
+    with pytest.raises(errors.TaskCancelled, match="'report' was replaced by another task under the same id"):
+        olds[0].result()
+    assert log.lines == ["new"]
+    driver.check(queue)
+    queue.shutdown(mode="finish")
+    story.check()
+    told = [(event["ev"], event.get("cause")) for event in story.events if event.get("id") == "report"]
+    assert told[2:4] == [("task.ended", "replaced"), ("task.submitted", None)]
+    assert told[-1] == ("task.ended", None)
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled"])
+def test_C4_a_spawn_may_take_the_id_of_what_has_ended(driver: Driver, log: Log, end: str) -> None:
+    queue = driver.started()
+    old: procq.Handle[Any]
+    if end == "failed":
+        old = queue.submit(procq.task(tasks.fail, id="report").spec("old"))
+    else:
+        old = queue.submit(procq.task(tasks.echo, id="report", delay=3600 if end == "cancelled" else 0).spec("old"))
+    if end == "cancelled":
+        old.cancel()
+    old.wait()
+
+    queue.submit(spawning.spawn_under_used_ids, log.path, "replace", "report").wait()
+
+    assert queue.wait("report").value == "spawned report"
+    assert old.status == end, "whoever holds it can still ask"
+    assert queue.dead_letters() == []
+
+
+def test_C4_a_spawn_may_take_the_id_of_a_task_that_led_to_it(driver: Driver, log: Log) -> None:
+    queue = driver.started()
+
+    queue.submit(spawning.step.using(id="step-0").spec(log.path, 0))
+
+    assert drained(queue) == (True, 7, 0, 0, (), None)
+    assert log.lines == [str(number) for number in range(7)]
+    assert [queue.wait(f"step-{number}").value for number in range(2)] == [6, 5]
+
+
+def test_C4_a_task_does_not_replace_itself_for_its_own_success_is_kept(driver: Driver, log: Log) -> None:
+    queue = driver.started()
+    spawns = procq.task(spawning.spawn_for_itself, id="me", max_attempts=3, backoff=0)
+
+    handle = queue.submit(spawns.spec(log.path, "replace"))
+
+    match = "id 'me' is already used by the task that spawns it, whose result .*; give the new task another id"
+    with pytest.raises(errors.DuplicateTaskError, match=match):
+        handle.result()
+    assert log.lines == ["parent"]
+    assert known(queue) == {"me"}
+
+
+def test_C4_a_task_may_ignore_what_it_spawns_under_its_own_id(driver: Driver, log: Log) -> None:
+    queue = driver.started()
+
+    handle = queue.submit(procq.task(spawning.spawn_for_itself, id="me").spec(log.path, "same"))
+
+    assert handle.result() == "told"
+    assert drained(queue) == (True, 2, 0, 0, (), None)
+    assert log.lines == ["parent", "after"]
+
+
+def test_C4_what_runs_is_not_replaced_by_a_spawn(driver: Driver, log: Log) -> None:
+    driver.needs(BACKGROUND)
+    queue = driver.started(groups={"other": 1})
+    spawns = procq.task(spawning.spawn_under_used_ids, max_attempts=3, backoff=0, group="other")
+    parents: list[procq.Handle[str]] = []
+
+    def replace(_: "procq.Handle[str]") -> None:
+        parents.append(queue.submit(spawns.spec(log.path, "replace", "new", "busy")))
+        parents[0].wait()
+
+    busy = driver.during(queue, replace, id="busy")
+
+    with pytest.raises(errors.DuplicateTaskError, match="id 'busy' is already used by a task that runs"):
+        parents[0].result()
+    assert busy.result() == "met"
+    assert known(queue) == {"busy", parents[0].id}
+    assert log.lines == []
+
+
+def test_C4_what_others_wait_for_is_not_replaced_by_a_spawn(driver: Driver, log: Log) -> None:
+    queue = driver.started()
+    queue.submit_many(
+        [
+            procq.task(tasks.echo, id="free", delay=3600).spec("old"),
+            procq.task(tasks.echo, id="needed", delay=3600).spec("old"),
+            procq.task(tasks.echo, depends_on=["needed"]).spec(),
+        ]
+    )
+
+    handle = queue.submit(spawning.spawn_under_used_ids, log.path, "replace", "free", "needed")
+
+    with pytest.raises(errors.DuplicateTaskError, match="others wait for"):
+        handle.result()
+    assert counted(queue) == {Status.FAILED: 1, Status.SCHEDULED: 2, Status.BLOCKED: 1}
+
+
+def test_F2_an_item_of_a_map_says_what_a_used_id_means(driver: Driver, log: Log) -> None:
+    queue = driver.started()
+
+    told = list(queue.map(partial(spawning.spawn_under_used_ids, log.path, "same"), ["page"] * 20, chunksize=5))
+
+    assert told == ["told"] * 20
+    assert drained(queue).drained
+    assert log.lines == ["spawned page"]
 
 
 # --- attempts ---

@@ -3,18 +3,18 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pytest
 from hypothesis import given, strategies as st
 
 import procq
 from procq import plain
-from procq.draft import Draft, draft_all
+from procq.draft import Draft, Listing, draft_all
 from procq.errors import UsageError
 from procq.parcel import Parcel
 from procq.plain import MalformedError
-from procq.spec import DEFAULTS, OptionArguments, Options
+from procq.spec import DEFAULTS, OnConflict, OptionArguments, Options
 
 
 class OwnError(Exception):
@@ -125,11 +125,13 @@ def noted(*args: object) -> tuple[object, ...]:
     return args
 
 
-def written(*specs: procq.TaskSpec[Any]) -> tuple[bytes, list[Draft]]:
+def written(*specs: procq.TaskSpec[Any], on_conflict: OnConflict = "raise") -> tuple[bytes, list[Draft]]:
     drafts = draft_all(specs, None, lambda _: False)
     for draft in drafts.values():
         draft.depends_on = [drafts.get(need, need) for need in draft.depends_on]  # type: ignore[call-overload]
-    return plain.write(list(drafts.values())), list(drafts.values())
+    return plain.write(Listing(list(drafts.values()), [drafts[spec] for spec in specs], on_conflict)), list(
+        drafts.values()
+    )
 
 
 def test_E6_tasks_and_what_they_need_are_the_same_after_they_were_plain() -> None:
@@ -138,7 +140,7 @@ def test_E6_tasks_and_what_they_need_are_the_same_after_they_were_plain() -> Non
     third: procq.TaskSpec[object] = procq.TaskSpec(type="resize", payload=second, timeout="3s")
     text, drafts = written(third, first)
 
-    read = plain.read(text, [draft.payload for draft in drafts])
+    read = plain.read(text, [draft.payload for draft in drafts]).drafts
 
     assert [one.type for one in read] == ["resize", "noted", "noted"]
     assert [one.id for one in read] == [None, None, "first"]
@@ -149,11 +151,26 @@ def test_E6_tasks_and_what_they_need_are_the_same_after_they_were_plain() -> Non
     assert all(one.options.same_as(other.options) for one, other in zip(read, drafts, strict=True))
 
 
+@pytest.mark.parametrize("on_conflict", get_args(OnConflict))
+def test_C4_what_a_used_id_means_and_what_was_asked_for_are_the_same_after_they_were_plain(
+    on_conflict: OnConflict,
+) -> None:
+    first, between = noted.spec("first"), noted.spec("between")
+    last = noted.spec([first, between])
+    text, drafts = written(first, last, on_conflict=on_conflict)
+
+    listing = plain.read(text, [draft.payload for draft in drafts])
+
+    assert listing.on_conflict == on_conflict
+    assert [draft.payload for draft in listing.drafts] == [draft.payload for draft in drafts]
+    assert [draft in listing.roots for draft in listing.drafts] == [True, True, False]
+
+
 def test_E6_options_that_many_tasks_share_are_written_once_and_shared_again() -> None:
     brisk = noted.using(priority=7, timeout="1m")
     text, drafts = written(*[brisk.spec(number) for number in range(5)], noted.using(priority=7, timeout=60).spec())
 
-    read = plain.read(text, [draft.payload for draft in drafts])
+    read = plain.read(text, [draft.payload for draft in drafts]).drafts
 
     assert text.count(b"priority") == 1
     assert len({id(draft.options) for draft in read}) == 1
@@ -162,7 +179,7 @@ def test_E6_options_that_many_tasks_share_are_written_once_and_shared_again() ->
 def test_E6_ids_may_be_any_texts() -> None:
     text, drafts = written(noted.using(id="ä\udcff\n", type="ß").spec())
 
-    (read,) = plain.read(text, [draft.payload for draft in drafts])
+    (read,) = plain.read(text, [draft.payload for draft in drafts]).drafts
 
     assert (read.id, read.type) == ("ä\udcff\n", "ß")
 
@@ -172,7 +189,7 @@ def test_I1_a_payload_with_buffers_beside_it_stays_as_it_is() -> None:
     payload = drafts[0].payload
     assert isinstance(payload, Parcel)
 
-    assert plain.read(text, [payload])[0].payload is payload
+    assert plain.read(text, [payload]).drafts[0].payload is payload
 
 
 TASK: Final = {"type": "t", "options": 0}
@@ -186,12 +203,16 @@ TASK: Final = {"type": "t", "options": 0}
         {"options": [{}], "tasks": [TASK, TASK]}, {"options": [], "tasks": [TASK]},
         {"options": [{"priority": "x"}], "tasks": [TASK]},
         *[
+            {"options": [{}], "tasks": [TASK], "on_conflict": rule}
+            for rule in ("", "ignore", "Same", None, True, ["same"])
+        ],
+        *[
             {"options": [{}], "tasks": [{**TASK, **part}]}
             for part in (
                 {"type": ""}, {"type": 3}, {"options": -1}, {"options": True}, {"options": "0"}, {"id": 5}, {"id": ""},
                 {"needs": "a"}, {"needs": [1]}, {"needs": [-1]}, {"needs": [True]}, {"needs": [None]},
                 {"needs": [0.0]}, {"inputs": 1}, {"inputs": -1}, {"needs": [0], "inputs": 2}, {"handler": 1},
-                {"id": "a", "derived": "yes"}, {"inputs": None},
+                {"id": "a", "derived": "yes"}, {"inputs": None}, {"implied": 1}, {"implied": "no"},
             )
         ],
     ],
@@ -205,8 +226,10 @@ def test_E6_what_is_no_listing_of_tasks_is_refused(listing: object) -> None:
 
 
 def test_E6_the_least_that_can_be_said_of_a_task_is_enough() -> None:
-    (read,) = plain.read(json.dumps({"options": [{}], "tasks": [TASK]}).encode(), [b"payload"])
+    listing = plain.read(json.dumps({"options": [{}], "tasks": [TASK]}).encode(), [b"payload"])
 
+    (read,) = listing.drafts
+    assert (listing.roots, listing.on_conflict) == ([read], "raise")
     assert read.options.same_as(DEFAULTS)
     assert read.id is None
     assert not read.depends_on

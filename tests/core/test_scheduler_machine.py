@@ -473,16 +473,29 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
     @precondition(lambda self: self.model.in_status(Status.RUNNING))
     @rule(data=st.data(), batch=st.integers(0, 3))
     def spawn(self, data: st.DataObject, batch: int) -> None:
-        """Have one that runs return and bring others, also while the work is cut short."""
+        """Have one that runs return and bring others, also while the work is cut short.
+
+        Some of them may take the ids of known ones; if one of those is in use, none is accepted and it still runs.
+        """
         parent = self.draw_entry(data, self.model.in_status(Status.RUNNING))
+        known = [entry for entry in self.model.entries if entry.known][::-1]
+        old = data.draw(st.lists(st.sampled_from(known), max_size=1, unique_by=id), label="old") if known else []
         entries: list[Entry] = []
+        for entry in old:
+            if entry.ahead:
+                self.take_back(entry)
+            entries.append(self.draft(data, [*self.model.entries, *entries], task_id=entry.task.id))
         for _ in range(batch):
             entries.append(self.draft(data, [*self.model.entries, *entries]))
         now = self.model.now
         ended = Ended("ok", now, now, value=b"")
-        assert self.scheduler.spawn(parent.task, parent.starts, ended, [entry.task for entry in entries], now)
-        for entry in entries:
-            self.model.accept(entry)
+        olds, news = [entry.task for entry in old], [entry.task for entry in entries]
+        if not all(map(self.model.is_replaceable, old)):
+            with pytest.raises(DuplicateTaskError):
+                self.scheduler.spawn(parent.task, parent.starts, ended, news, now, olds)
+            return
+        assert self.scheduler.spawn(parent.task, parent.starts, ended, news, now, olds)
+        self.model.replace(old, entries)
         self.model.reported(parent, "ok", permanent=False, later=None)
         if self.model.cutting:
             for entry in reversed(entries):

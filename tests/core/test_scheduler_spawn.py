@@ -1,5 +1,7 @@
 """Tasks that are accepted together with the success that brings them: both or neither (contract E6)."""
 
+from collections.abc import Sequence
+
 import pytest
 from tests.core.hand import Hand
 
@@ -24,11 +26,11 @@ def make(hand: Hand, name: str, *needs: str, **rules: str) -> Task:
     return task
 
 
-def spawn(hand: Hand, *tasks: Task, fence: int = 1) -> bool:
+def spawn(hand: Hand, *tasks: Task, fence: int = 1, replaced: Sequence[Task] = ()) -> bool:
     parent = hand.tasks["parent"]
     ended = Ended("ok", 0.0, hand.now, value=b"result")
     try:
-        return hand.scheduler.spawn(parent, fence, ended, tasks, hand.now)
+        return hand.scheduler.spawn(parent, fence, ended, tasks, hand.now, replaced)
     finally:
         hand.scheduler.check_invariants()
 
@@ -103,6 +105,59 @@ def test_C4_an_id_in_use_is_refused_and_the_task_still_runs() -> None:
     assert hand.status("parent") is Status.RUNNING
     assert "a" not in hand.scheduler.tasks
     assert hand.end("parent") is Status.SUCCEEDED
+
+
+def test_C4_what_waits_is_replaced_together_with_the_success() -> None:
+    hand = running()
+    old = hand.submit("report")
+
+    assert spawn(hand, make(hand, "report"), replaced=[old])
+
+    assert (old.status, old.cause) == (Status.CANCELLED, "replaced")
+    assert hand.status("parent") is Status.SUCCEEDED
+    assert hand.scheduler.find("report") is hand.tasks["report"]
+    assert hand.start_all() == ["report"]
+
+
+def test_C4_what_waits_for_the_task_that_spawns_may_be_replaced() -> None:
+    hand = running()
+    old = hand.submit("after", "parent")
+
+    assert spawn(hand, make(hand, "after", "parent"), replaced=[old])
+
+    assert old.status is Status.CANCELLED
+    assert hand.start_all() == ["after"]
+
+
+@pytest.mark.parametrize("name", ["parent", "busy", "needed", "free"])
+def test_C4_what_cannot_be_replaced_is_refused_and_nothing_has_changed(name: str) -> None:
+    hand = running()
+    hand.submit("busy")
+    hand.start()
+    old = [hand.submit("free"), hand.submit("needed")]
+    hand.submit("dependent", "needed")
+    before = hand.statuses(hand.tasks)
+    news = [hand.make("free"), hand.make(name)]  # "free" twice, or with one that is in use
+
+    with pytest.raises(DuplicateTaskError, match=name):
+        spawn(hand, *news, replaced=[old[0], hand.tasks[name]])
+
+    assert hand.statuses(hand.tasks) == before
+    assert hand.scheduler.find("free") is old[0]
+    assert hand.end("parent") is Status.SUCCEEDED
+
+
+def test_G1_what_replaces_another_while_the_work_is_cut_short_ends_cancelled_for_that() -> None:
+    hand = running()
+    old = hand.submit("report")
+    hand.scheduler.cut_off(hand.now)
+
+    assert spawn(hand, make(hand, "report"), replaced=[old])
+
+    assert old.cause == "shutdown"
+    assert hand.causes(["report"]) == ["shutdown"]
+    assert hand.scheduler.find("report") is hand.tasks["report"]
+    assert hand.scheduler.open == 0
 
 
 def test_B7_an_unknown_group_is_refused_and_the_task_still_runs() -> None:

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 from tests.support import process_tasks, spawning_tasks as tasks
-from tests.support.looking import PATIENCE_S, check_invariants
+from tests.support.looking import PATIENCE_S, check_invariants, engine_of
+from tests.support.process_tasks import Gate
 
 from procq import Queue, Status, task
-from procq.draft import Draft
-from procq.errors import UsageError, WorkerCrashed
+from procq.draft import Draft, Listing
+from procq.engine.local.engine import LocalEngine
+from procq.errors import DuplicateTaskError, UsageError, WorkerCrashed
 from procq.outcome import Ended
 from procq.payload import dump_call
 from procq.spec import DEFAULTS
@@ -85,9 +87,10 @@ def test_H5_a_worker_that_reports_twice_spawns_once_and_is_ended(tmp_path: Path)
         (b'{"options":[{}],"tasks":[]}', [b"call"]),
         (b'{"options":[{}],"tasks":[{"type":"t","options":0,"needs":[7]}]}', [b"call"]),
         (b'{"options":[{"timeout":"soon"}],"tasks":[{"type":"t","options":0}]}', [b"call"]),
+        (b'{"options":[{}],"tasks":[{"type":"t","options":0}],"on_conflict":"merge"}', [b"call"]),
         (b"[" * 100_000, [b"call"]),
     ],
-    ids=["garbage", "empty", "count", "need", "option", "deep"],
+    ids=["garbage", "empty", "count", "need", "option", "conflict", "deep"],
 )
 def test_H5_a_worker_whose_tasks_are_no_tasks_is_ended(text: bytes, calls: list[bytes]) -> None:
     with Queue(workers=1) as queue:
@@ -118,11 +121,67 @@ def test_D1_a_late_report_spawns_nothing() -> None:
         handle.result(PATIENCE_S)
         supervisor = queue._supervisor
         with supervisor.lock:
-            supervisor.spawned(handle._task, 1, Ended("ok", 0.0, 1.0, value=b"N."), [Draft("t", call, DEFAULTS)])
+            drafts = [Draft("t", call, DEFAULTS)]
+            supervisor.spawned(handle._task, 1, Ended("ok", 0.0, 1.0, value=b"N."), Listing(drafts, drafts))
             supervisor.settle()
 
         assert queue.stats().dropped_messages == 1
         assert queue.stats().counts[Status.READY] == 0
+
+
+# --- ids that are used ---
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_C4_a_spawn_takes_back_what_it_replaces_and_was_sent_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """If the spawn is refused after all, it goes on as it was."""
+    monkeypatch.setattr(LocalEngine, "_review", lambda engine, now: setattr(engine, "_review_at", now + 3600))
+    log, gate = tmp_path / "log", Gate(tmp_path)
+    with Queue(workers=1, groups={"other": 1}) as queue:
+        for _ in range(20):  # the worker is there, and the queue has learned that a note is brief
+            queue.submit(tasks.note, str(tmp_path / "warm"), "warm").result(PATIENCE_S)
+        queue.pause()
+        held = queue.submit(process_tasks.pass_gate, gate.path)
+        engine_of(queue)._paces.note(held.type, 0.001)  # or nothing would be sent behind it
+        old = queue.submit(task(tasks.note, id="report").spec(str(log), "old"))
+        queue.resume()
+        assert gate.wait_begun()
+        with queue._supervisor.lock:
+            assert [task.id for task in queue._supervisor.scheduler.ahead.values()] == ["report"]
+
+        spawns = task(tasks.spawn_under_used_id, group="other")
+        error = queue.submit(spawns.spec("report", str(log), "new", "nowhere" if is_refused else "default")).exception(
+            PATIENCE_S
+        )
+        gate.open()
+
+        assert isinstance(error, UsageError) == is_refused
+        queue.wait("report", PATIENCE_S)
+        check_invariants(queue)
+
+    assert old.status is (Status.SUCCEEDED if is_refused else Status.CANCELLED)
+    assert lines(log) == ["old" if is_refused else "new"]
+
+
+@pytest.mark.parametrize("is_mortal", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_C4_spawns_that_race_for_the_same_ids_replace_what_does_not_run_and_lose_nothing(*, is_mortal: bool) -> None:
+    """Each ends well or is refused for what runs, whatever was sent ahead where."""
+    with Queue(workers=2, groups={"other": 1}, retention=(10_000, 3600)) as queue:
+        spawns = [tasks.spawn_in_a_race.using(group="other" if number % 3 else "default") for number in range(400)]
+        handles = queue.submit_many([one.spec(number, is_mortal=is_mortal) for number, one in enumerate(spawns)])
+        errors = [handle.exception(PATIENCE_S) for handle in handles]
+        check_invariants(queue)
+        report = queue.shutdown()
+        check_invariants(queue)
+
+    refused = [error for error in errors if error is not None]
+    assert all(isinstance(error, DuplicateTaskError) and "a task that runs" in str(error) for error in refused)
+    assert (report.drained, report.failed) == (True, len(refused))
+    assert queue.stats().counts[Status.CANCELLED], "some were replaced while they waited"
+    last = [queue.wait(f"shared-{number}") for number in range(7)]
+    assert {one.status for one in last} == {Status.SUCCEEDED}
 
 
 # --- much of it ---

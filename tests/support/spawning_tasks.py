@@ -97,6 +97,23 @@ def too_many(number: int) -> None:
     return procq.Spawn(one.using(id=f"{position}-{'x' * 100_000}").spec(position) for position in range(number))
 
 
+def spawn_under_used_id(task_id: str, path: str, text: str, group: str = "default") -> str:
+    """Spawn a note in the place of a task."""
+    specs = [procq.task(note, id=task_id, group=group).spec(path, text)]
+    return procq.Spawn(specs, value="spawned", on_conflict="replace")
+
+
+@procq.task(max_attempts=20, backoff=0)
+def spawn_in_a_race(number: int, *, is_mortal: bool) -> int:
+    """Spawn two tasks whose ids others like it use too; if told so, one attempt in some has its worker die soon."""
+    drawn = crc32(f"{number} {procq.current().attempt}".encode())
+    if is_mortal and drawn % 6 == 0:
+        Timer(drawn % 5 / 1000, os._exit, (3,)).start()
+    one = procq.task(identity)
+    specs = [one.using(id=f"shared-{(number + more) % 7}").spec(number) for more in range(2)]
+    return procq.Spawn(specs, value=number, on_conflict="replace")
+
+
 def loaded() -> list[str]:
     """Return which of procq's modules the worker has imported."""
     return sorted(name for name in sys.modules if name.startswith("procq"))

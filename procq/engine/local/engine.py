@@ -43,9 +43,7 @@ from procq.outcome import Ended
 from procq.parcel import Payload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from procq.draft import Draft
+    from procq.draft import Listing
     from procq.outcome import Outcome
 
 #: Attempts bigger than this are not sent ahead: what waits in a pipe must be one packet.
@@ -521,18 +519,18 @@ class LocalEngine:
         """A worker has reported that its attempt ended otherwise than by a plain success."""
         ended.ended_at = min(max(ended.ended_at, worker.begun_at), time.monotonic())
         ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
-        drafts = None
+        listing = None
         if ended.spawned is not None:
-            from procq.engine.spawning import MalformedError, drafts_of  # noqa: PLC0415 - few queues need it, and `json`
+            from procq.engine.spawning import MalformedError, listing_of  # noqa: PLC0415 - few queues need it, and `json`
 
             try:
-                drafts = drafts_of(ended)
+                listing = listing_of(ended)
             except MalformedError as error:
                 self._crew.condemn(worker, f"it sent what is no message ({error})")
                 return
-        self._ended(worker, attempt, ended, drafts)
+        self._ended(worker, attempt, ended, listing)
 
-    def _ended(self, worker: Worker, attempt: Attempt, ended: Ended, drafts: "Sequence[Draft] | None" = None) -> None:
+    def _ended(self, worker: Worker, attempt: Attempt, ended: Ended, listing: "Listing | None" = None) -> None:
         """A worker's attempt has ended otherwise than by returning, or was being stopped, or brings more tasks."""
         ended.pid = worker.pid
         fence = worker.fence
@@ -550,8 +548,8 @@ class LocalEngine:
             self._crew.kill(worker)
         else:
             self._go_on(worker, ended.ended_at)
-        if drafts is not None and ended.outcome == "ok":
-            self._require_host().spawned(attempt, fence, ended, drafts)
+        if listing is not None and ended.outcome == "ok":
+            self._require_host().spawned(attempt, fence, ended, listing)
         else:
             self._require_host().ended(attempt, fence, ended)
 
