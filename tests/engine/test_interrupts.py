@@ -1,10 +1,13 @@
 """What is left of a queue when Ctrl-C broke off a change or its start (contract G2, G4)."""
 
+import _imp
 import ast
+import importlib
 import inspect
 import signal
 import sys
 import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -163,6 +166,92 @@ def test_C6_ctrl_c_that_ends_a_wait_for_room_leaves_the_lock_alone() -> None:
         other.join()
         queue.resume()
         assert queue.submit(len, "abc").result(PATIENCE_S) == 3
+
+
+# --- amid an import ---
+
+#: What CPython's import system is made of.
+IMPORTING = ("importlib._bootstrap", "importlib._bootstrap_external", "_frozen_importlib", "_frozen_importlib_external")
+
+
+def is_interrupted_at(number: int, name: str) -> bool:
+    """Import a module and have Ctrl-C come at a moment of that; return whether it did."""
+    interrupter = Interrupter(number, *IMPORTING)
+    try:
+        with interrupter.watching():
+            importlib.import_module(name)
+        if interrupter.done:
+            threading.Event().wait(PATIENCE_S)  # what was put off ends it
+    except KeyboardInterrupt:
+        assert interrupter.done
+        return True
+    assert not interrupter.done, "Ctrl-C was lost"
+    return False
+
+
+@first_calls
+def test_C0_ctrl_c_amid_an_import_leaves_no_lock_of_the_import_system_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every thread that imports anything waits for ever, and ours with the queue's lock."""
+    name = "procq_test_imported"
+    (tmp_path / f"{name}.py").write_text("done = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    number = 0
+    with Queue(workers=1):
+        while True:
+            is_interrupted = is_interrupted_at(number, name)
+            is_held = _imp.lock_held()
+            while _imp.lock_held():
+                _imp.release_lock()
+            sys.modules.pop(name, None)
+            assert not is_held, f"after moment {number}"
+            elsewhere = threading.Thread(target=importlib.import_module, args=(name,), daemon=True)
+            elsewhere.start()
+            elsewhere.join(PATIENCE_S)
+            assert not elsewhere.is_alive(), f"after moment {number}"
+            sys.modules.pop(name, None)
+            if not is_interrupted:
+                break
+            number += 1
+
+    assert number > 100
+
+
+def test_C0_ctrl_c_ends_a_wait_for_an_import_of_another_thread_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is put off is not put off for ever."""
+    name = "procq_test_slow"
+    (tmp_path / f"{name}.py").write_text("import gates\ngates.begun.set()\ngates.free.wait()\n")
+    gates = types.ModuleType("gates")
+    begun, free = threading.Event(), threading.Event()
+    gates.begun, gates.free = begun, free  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gates", gates)
+    monkeypatch.syspath_prepend(tmp_path)
+    main = threading.get_ident()
+
+    def is_waiting() -> bool:
+        return sys._current_frames()[main].f_code.co_filename == "<frozen importlib._bootstrap>"
+
+    def interrupt() -> None:
+        assert wait_until(is_waiting, PATIENCE_S)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with Queue(workers=1):
+        slow = threading.Thread(target=importlib.import_module, args=(name,))
+        slow.start()
+        other = threading.Thread(target=interrupt)
+        try:
+            assert begun.wait(PATIENCE_S)
+            other.start()
+            with pytest.raises(KeyboardInterrupt):
+                importlib.import_module(name)
+        finally:
+            free.set()
+            other.join()
+            slow.join()
+            sys.modules.pop(name, None)
 
 
 # --- whose handler it is ---
