@@ -18,7 +18,7 @@ comes there is put off until it is elsewhere.
 import contextlib
 import sys
 import time
-from _thread import error as _ThreadError, get_ident, start_new_thread
+from _thread import get_ident, start_new_thread
 from collections.abc import Callable
 from threading import main_thread
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
@@ -171,7 +171,7 @@ def _put_off() -> bool:
     try:
         # Not of `threading`, which takes locks and may be what is being imported.
         start_new_thread(_interrupt_later, (get_ident(),))
-    except _ThreadError:  # the system has none to spare, or the interpreter ends
+    except RuntimeError:  # the system has none to spare, or the interpreter ends
         return False
     return True
 

@@ -8,6 +8,7 @@ import atexit
 import sys
 import warnings
 import weakref
+from _random import Random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -214,7 +215,9 @@ class Queue:
             capacity = Capacity(self.workers if self._cpus is None else self._cpus, memory_bytes)
         scheduler = Scheduler(
             backoff=as_backoff(backoff),
-            draw=_draw if engine == "local" else getattr(engine, "draw", _draw),
+            # For jitter, which needs no secrecy.  Of its own, so that two processes that were forked draw
+            # differently; and of the C module: `random` is 10 ms, to be spent with the lock held.
+            draw=getattr(engine, "draw", None) or Random().random,
             policy=checked_policy(policy),
             limits=limits_by_type(limits),
             breakers=breakers_by_type(breaker),
@@ -814,13 +817,6 @@ class Queue:
 
 def _tell_handles(supervisor: Supervisor, tell: Callable[[list[Handle[Any]]], object], tasks: Iterable[Task]) -> None:
     tell([handle_of(supervisor, task) for task in tasks])
-
-
-def _draw() -> float:
-    """Return a number in [0, 1) for jitter."""
-    from random import random  # noqa: PLC0415 - 10 ms that only retries need
-
-    return random()  # noqa: S311 - jitter needs no secrecy
 
 
 # --- the end of the interpreter ------------------------------------------------------------------

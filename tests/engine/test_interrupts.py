@@ -497,3 +497,53 @@ def test_an_interrupt_amid_a_change_that_is_refused_is_raised_all_the_same() -> 
         raise DuplicateTaskError("one", "another")
     assert not interrupts.WATCH.pending
     queue.shutdown(mode="kill")
+
+
+# --- what our threads import ---
+
+_IMPORT_LOCK_TAKEN = """
+import _imp, threading
+from procq import Queue, exponential, task
+from tests.support import importing_tasks as tasks
+
+PATIENCE_S = {patience_s}
+told = []
+
+def run():
+    listener = told.append
+    with Queue(workers=1, on_event=(listener, ["log"]), backoff=exponential("1ms")) as queue:
+        assert queue.submit(len, "abc").result(PATIENCE_S) == 3  # the workers have started
+        _imp.acquire_lock()  # as an interrupt that a handler of the program's own raised would leave it
+        try:
+            queue.submit(tasks.warn, "a warning of a task").result(PATIENCE_S)
+            queue.submit(tasks.spawn_one).result(PATIENCE_S)
+            queue.submit(task(tasks.fail_first, max_attempts=3).spec({folder!r})).result(PATIENCE_S)
+            done = threading.Event()
+            handle = queue.submit(len, "abc")
+            handle.add_done_callback(lambda _: 1 / 0)
+            handle.add_done_callback(lambda _: done.set())
+            assert done.wait(PATIENCE_S)
+            assert len(queue.submit(bytes, 8_000_000).result(PATIENCE_S)) == 8_000_000
+            queue.submit(tasks.die).wait(PATIENCE_S)
+            assert queue.submit(len, "abc").result(PATIENCE_S) == 3  # another worker
+            assert queue.shutdown(PATIENCE_S).drained
+        finally:
+            _imp.release_lock()
+run()
+assert {{event["ev"] for event in told}} >= {{"run.started", "log", "run.ended"}}
+print("done")
+"""
+
+
+@pytest.mark.parametrize("warnings", ["", "ignore::BytesWarning"])
+def test_no_thread_of_ours_imports_anything_once_the_workers_have_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: str
+) -> None:
+    """It would wait for whoever holds the lock of the import system, and everybody for it."""
+    monkeypatch.setenv("PYTHONWARNINGS", warnings)  # with any, more is needed to start a worker
+    told = run_script(_IMPORT_LOCK_TAKEN.format(patience_s=PATIENCE_S / 4, folder=str(tmp_path)))
+
+    assert told.returncode == 0, told.stderr
+    assert told.stdout == "done\n"
+    assert "a warning of a task\n" in told.stderr
+    assert "ZeroDivisionError" in told.stderr
