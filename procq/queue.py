@@ -38,7 +38,7 @@ from procq.core.task import DeadLetter, Task
 from procq.draft import draft_all, pickle_call, pickle_initializer
 from procq.engine.headroom import Headroom
 from procq.engine.local.machine import available_memory, quarter_of_memory
-from procq.errors import UnknownTaskError, UsageError
+from procq.errors import QueueClosedError, UnknownTaskError, UsageError
 from procq.halting import FailureLimit, Halt, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, handle_of, supervisor_of, task_of
 from procq.lock import refuse_nested_call
@@ -361,7 +361,7 @@ class Queue:
     def shutdown(self, timeout: Duration | None = None, mode: Mode = "drain") -> ShutdownReport:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
 
-        May be called again, also from other threads while one call waits: a harsher mode or a
+        It ends a `pause`.  May be called again, also from other threads while one call waits: a harsher mode or a
         nearer deadline takes over at once, and every call returns the report.
 
         Args:
@@ -380,12 +380,28 @@ class Queue:
         return self._supervisor.shutdown(mode, None if timeout is None else seconds(timeout, field="timeout"))
 
     def pause(self) -> None:
-        """Start nothing new; what runs goes on, what was sent ahead is taken back (contract H1)."""
+        """Start nothing new; what runs goes on, what was sent ahead is taken back (contract H1).
+
+        A shutdown ends it, and none can begin amid one: to drain is to run all that was accepted.
+
+        Raises:
+            QueueClosedError: Shutdown has begun, or the queue has halted.
+        """
+        with self._supervisor.entry:
+            if self._supervisor.closing:
+                how = "has halted" if self._supervisor.halted else "is shutting down"
+                raise QueueClosedError(
+                    f"the queue {how} and can't be paused; to start nothing more call shutdown(mode='finish')"
+                )
+            self._supervisor.pause()
+
+    def _hold(self) -> None:
+        """Start nothing new, also amid a shutdown; for `procq run`, which then makes that a harsher one."""
         with self._supervisor.entry:
             self._supervisor.pause()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Go on after `pause`; else nothing changes."""
         with self._supervisor.entry:
             self._supervisor.resume()
 

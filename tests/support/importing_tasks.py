@@ -13,7 +13,7 @@ def warn(text: str) -> None:
     logging.getLogger("a.task").warning(text)
 
 
-def spawn_one() -> Spawn:
+def spawn_one() -> None:
     """Spawn a task."""
     return Spawn([task(len).spec("abc")])
 
