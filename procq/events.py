@@ -102,8 +102,8 @@ class Events:
 
     __slots__ = (
         "_batches", "_done", "_errors", "_is_called", "_is_closed", "_listener", "_makers", "_now", "_offset",
-        "_run", "_seq", "_started_at", "_tells_logs", "_tells_progress", "_told_held", "_worker_ids", "facts",
-        "tells_held", "thread",
+        "_run", "_seq", "_started_at", "_tells_logs", "_tells_progress", "_told_held", "_version", "_worker_ids",
+        "facts", "tells_held", "thread",
     )  # fmt: skip
 
     def __init__(self, on_event: tuple[Listener, frozenset[str]], *, now: Callable[[], float], workers: int) -> None:
@@ -118,6 +118,8 @@ class Events:
         #: system's clock makes anything look longer or shorter than it was
         self._offset = time.time() - self._started_at
         self._run = os.urandom(6).hex()
+        #: found out here, as it takes imports, for which the thread might have to wait
+        self._version = _own_version()
         self.facts = Facts(self._find_room, with_output=self._tells_logs)
         self.facts.keep(("run.started", self._started_at, workers))
         #: facts that were taken, with what all until then weigh
@@ -262,7 +264,7 @@ class Events:
             "workers": workers,
             "pid": os.getpid(),
             "python": ".".join(map(str, sys.version_info[:3])),
-            "procq": _own_version(),
+            "procq": self._version,
             "host": os.uname().nodename,
         }
         self._tell("run.started", at, fields)

@@ -9,11 +9,16 @@ set itself is left alone.
 CPython looks for signals when a function begins, after a call, and when a loop goes round.  So
 stores and deletions in a row are never parted, with a last call into C behind them if need be.
 Where no change is marked, what must not happen without the other is written as such a row.
+
+CPython's own import system is not written so: an interrupt just after it has taken one of its locks
+leaves that taken, and whatever thread imports something then waits for ever, ours too.  So one that
+comes there is put off until it is elsewhere.
 """
 
 import contextlib
 import sys
-from _thread import get_ident
+import time
+from _thread import get_ident, start_new_thread
 from collections.abc import Callable
 from threading import main_thread
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
@@ -34,6 +39,13 @@ _WAITING: "Final[set[CodeType]]" = set()
 #: Functions that an interrupt must never hit.
 _SHIELDED: "Final[set[CodeType]]" = set()
 
+#: The files of what takes the locks of imports, as frames name them.
+_IMPORTING: Final = frozenset({"<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"})
+#: For so long an interrupt is put off each time; the import system mostly is elsewhere by then.
+_PUT_OFF_S: Final = 0.001
+#: So often in a row at most: it may be waiting there for what another thread imports, and without end.
+_PUT_OFFS: Final = 100
+
 
 class Changed(Protocol):
     """Whose change must not be broken off."""
@@ -46,13 +58,15 @@ class Changed(Protocol):
 class _Watch:
     """Who needs our handler, and what it did."""
 
-    __slots__ = ("owners", "pending", "raised")
+    __slots__ = ("owners", "pending", "put_off", "raised")
 
     def __init__(self) -> None:
         #: the queues that are open; adding and removing take no lock, so that a `__del__` may
         self.owners: set[object] = set()
         #: an interrupt came amid a change
         self.pending = False
+        #: how often in a row one was put off, as it came amid an import
+        self.put_off = 0
         #: how many interrupts were raised: tells them from an error that only looks like one
         self.raised = 0
 
@@ -139,5 +153,29 @@ def _on_interrupt(number: int, frame: "FrameType | None") -> None:
     if _is_amid_change(frame):
         WATCH.pending = True
         return
+    if frame is not None and frame.f_code.co_filename in _IMPORTING and _put_off():
+        return
+    WATCH.put_off = 0
     WATCH.raised += 1
     _signal.default_int_handler(number, frame)
+
+
+def _put_off() -> bool:
+    """Have the interrupt come again a moment later; return False if it must come now.
+
+    By a true signal and no mere note for the interpreter: that would not end a wait in C.
+    """
+    if WATCH.put_off >= _PUT_OFFS:
+        return False
+    WATCH.put_off += 1
+    try:
+        # Not of `threading`, which takes locks and may be what is being imported.
+        start_new_thread(_interrupt_later, (get_ident(),))
+    except RuntimeError:  # the system has none to spare, or the interpreter ends
+        return False
+    return True
+
+
+def _interrupt_later(ident: int) -> None:
+    time.sleep(_PUT_OFF_S)
+    _signal.pthread_kill(ident, _signal.SIGINT)

@@ -1,9 +1,12 @@
-"""Loggers that import `logging` only when there is something to say: it is 5 ms for every program.
+"""Loggers that do not import `logging`, which is 5 ms for every program.
 
-A logger of the usual name does the rest, so programs see no difference.
+Where a program has, a logger of the usual name does the rest.  Where it has not, nobody can have set
+up anything, and what `logging` does then is done here: what is a warning or more goes to standard error
+as it is.  So none of our threads ever waits for an import of the main thread's to tell of something.
 """
 
 import sys
+from types import ModuleType
 from typing import Final, final
 
 #: The levels, as `logging` numbers them.
@@ -24,11 +27,24 @@ class Logger:
 
     def log(self, level: int, message: str, *args: object, exc_info: bool = False) -> None:
         """Log a message as `logging.Logger.log` does; it seems to come from the caller."""
-        try:
-            import logging  # noqa: PLC0415 - see above
-        except (ImportError, OSError):
-            # No descriptor is left to read the module by, of which the message may tell, or the interpreter ends.
-            if sys.stderr is not None:
-                sys.stderr.write(f"{message % args if args else message}\n")
+        logging = loaded_logging()
+        if logging is None:
+            write(level, message % args if args else message, exc_info=exc_info)
             return
         logging.getLogger(self._name).log(level, message, *args, exc_info=True if exc_info else None, stacklevel=2)
+
+
+def loaded_logging() -> ModuleType | None:
+    """Return `logging`; None if nobody has imported it, or somebody is about to."""
+    module = sys.modules.get("logging")
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
+def write(level: int, text: str, *, exc_info: bool = False) -> None:
+    """Do what `logging` does where nobody has set it up (its `lastResort`)."""
+    if level < WARNING or sys.stderr is None:
+        return
+    sys.stderr.write(f"{text}\n")
+    error = sys.exc_info()[1]
+    if exc_info and error is not None:
+        sys.__excepthook__(type(error), error, error.__traceback__)

@@ -8,6 +8,7 @@ import atexit
 import sys
 import warnings
 import weakref
+from _random import Random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -34,7 +35,7 @@ from procq.core.scheduler import CancelAnswer, Scheduler
 from procq.core.task import Task
 from procq.draft import draft_all, pickle_call
 from procq.engine.local.machine import quarter_of_memory
-from procq.errors import UnknownTaskError, UsageError
+from procq.errors import QueueClosedError, UnknownTaskError, UsageError
 from procq.halting import FailureLimit, Halt, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, handle_of, supervisor_of, task_of
 from procq.inside import check_on_conflict
@@ -212,7 +213,9 @@ class Queue:
             capacity = Capacity(self.workers if self._cpus is None else self._cpus, memory_bytes)
         scheduler = Scheduler(
             backoff=as_backoff(backoff),
-            draw=_draw if engine == "local" else getattr(engine, "draw", _draw),
+            # For jitter, which needs no secrecy.  Of its own, so that two processes that were forked draw
+            # differently; and of the C module: `random` is 10 ms, to be spent with the lock held.
+            draw=getattr(engine, "draw", None) or Random().random,
             policy=checked_policy(policy),
             limits=limits_by_type(limits),
             breakers=breakers_by_type(breaker),
@@ -337,7 +340,7 @@ class Queue:
     def shutdown(self, timeout: Duration | None = None, mode: Mode = "drain") -> ShutdownReport:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
 
-        May be called again, also from other threads while one call waits: a harsher mode or a
+        It ends a `pause`.  May be called again, also from other threads while one call waits: a harsher mode or a
         nearer deadline takes over at once, and every call returns the report.
 
         Args:
@@ -356,12 +359,28 @@ class Queue:
         return self._supervisor.shutdown(mode, None if timeout is None else seconds(timeout, field="timeout"))
 
     def pause(self) -> None:
-        """Start nothing new; what runs goes on, what was sent ahead is taken back (contract H1)."""
+        """Start nothing new; what runs goes on, what was sent ahead is taken back (contract H1).
+
+        A shutdown ends it, and none can begin amid one: to drain is to run all that was accepted.
+
+        Raises:
+            QueueClosedError: Shutdown has begun, or the queue has halted.
+        """
+        with self._supervisor.entry:
+            if self._supervisor.closing:
+                how = "has halted" if self._supervisor.halted else "is shutting down"
+                raise QueueClosedError(
+                    f"the queue {how} and can't be paused; to start nothing more call shutdown(mode='finish')"
+                )
+            self._supervisor.pause()
+
+    def _hold(self) -> None:
+        """Start nothing new, also amid a shutdown; for `procq run`, which then makes that a harsher one."""
         with self._supervisor.entry:
             self._supervisor.pause()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Go on after `pause`; else nothing changes."""
         with self._supervisor.entry:
             self._supervisor.resume()
 
@@ -795,13 +814,6 @@ class Queue:
 
 def _tell_handles(supervisor: Supervisor, tell: Callable[[list[Handle[Any]]], object], tasks: Iterable[Task]) -> None:
     tell([handle_of(supervisor, task) for task in tasks])
-
-
-def _draw() -> float:
-    """Return a number in [0, 1) for jitter."""
-    from random import random  # noqa: PLC0415 - 10 ms that only retries need
-
-    return random()  # noqa: S311 - jitter needs no secrecy
 
 
 # --- the end of the interpreter ------------------------------------------------------------------

@@ -507,7 +507,10 @@ class Supervisor:
 
     @changes
     def pause(self) -> None:
-        """Start nothing new, and take back what was sent ahead (contract H1); the lock is held."""
+        """Start nothing new, and take back what was sent ahead (contract H1); the lock is held.
+
+        Amid a shutdown only for whoever makes that harsher at once: a drain would wait for ever.
+        """
         self.check_alive()
         with self._change:
             self.dispatcher.paused = True

@@ -338,7 +338,7 @@ class _Run:
         if self._producer is not None:
             self._producer.stop()
         # What is said must be true at once, and the shutdown below begins in another thread.
-        self._queue.pause()
+        self._queue._hold()  # noqa: SLF001 - made for this
         self._say_stopping(step, running=self._queue.stats().counts[Status.RUNNING])
         match step:
             case Step.FINISH:

@@ -7,6 +7,7 @@ import pytest
 from tests.contract import tasks
 from tests.contract.drivers import BACKGROUND, Driver
 from tests.contract.log import Log
+from tests.support.leaks import wait_until
 
 import procq
 from procq import Status, errors
@@ -46,6 +47,37 @@ def test_G1_drain_resumes_a_paused_queue(driver: Driver) -> None:
 
     assert report.drained
     assert handle.result() == 1
+
+
+def test_G1_a_drain_is_not_held_up_by_a_pause(driver: Driver) -> None:
+    """It would wait for ever, and nobody would be told why."""
+    queue = driver.started()
+    waiting: list[procq.Handle[object]] = []
+    reports: list[ShutdownReport] = []
+    ender = threading.Thread(target=lambda: reports.append(queue.shutdown()), daemon=True)
+
+    def pause(_: "procq.Handle[str]") -> None:
+        waiting.append(queue.submit(tasks.echo, 1))
+        ender.start()
+        assert wait_until(lambda: queue._supervisor.closing)
+        with pytest.raises(errors.QueueClosedError, match=r"can't be paused.*mode='finish'"):
+            queue.pause()
+        queue.resume()  # harmless
+
+    met = driver.during(queue, pause)
+    ender.join(20)
+
+    assert met.result() == "met"
+    assert [report.drained for report in reports] == [True]
+    assert waiting[0].result() == 1
+
+
+def test_G1_a_queue_that_is_over_is_not_paused(driver: Driver) -> None:
+    queue = driver.started()
+    queue.shutdown()
+
+    with pytest.raises(errors.QueueClosedError, match="can't be paused"):
+        queue.pause()
 
 
 def test_G1_at_the_deadline_what_runs_is_stopped_and_the_rest_cancelled(driver: Driver, log: Log) -> None:

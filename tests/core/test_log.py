@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from procq.log import ERROR, WARNING, Logger
+from procq.log import DEBUG, ERROR, WARNING, Logger
 
 
 def test_a_message_comes_from_the_logger_of_the_name_and_from_the_callers_line(
@@ -38,3 +38,21 @@ def test_where_logging_cannot_be_imported_the_message_is_seen_all_the_same(
     Logger("procq.some").log(ERROR, "100% lost")
 
     assert capsys.readouterr().err == "2 workers cannot start\n100% lost\n"
+
+
+def test_where_nobody_has_imported_logging_the_same_is_told_without_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is less than a warning nobody wants to see then; and the import might have to wait for another."""
+    monkeypatch.delitem(sys.modules, "logging")
+
+    Logger("procq.some").log(DEBUG, "nobody wants to know")
+    try:
+        int("x")
+    except ValueError:
+        Logger("procq.some").log(ERROR, "it failed", exc_info=True)
+
+    assert "logging" not in sys.modules
+    told = capsys.readouterr().err
+    assert told.startswith("it failed\nTraceback (most recent call last):\n")
+    assert told.endswith("ValueError: invalid literal for int() with base 10: 'x'\n")

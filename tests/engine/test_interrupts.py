@@ -1,10 +1,13 @@
 """What is left of a queue when Ctrl-C broke off a change or its start (contract G2, G4)."""
 
+import _imp
 import ast
+import importlib
 import inspect
 import signal
 import sys
 import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -163,6 +166,92 @@ def test_C6_ctrl_c_that_ends_a_wait_for_room_leaves_the_lock_alone() -> None:
         other.join()
         queue.resume()
         assert queue.submit(len, "abc").result(PATIENCE_S) == 3
+
+
+# --- amid an import ---
+
+#: What CPython's import system is made of.
+IMPORTING = ("importlib._bootstrap", "importlib._bootstrap_external", "_frozen_importlib", "_frozen_importlib_external")
+
+
+def is_interrupted_at(number: int, name: str) -> bool:
+    """Import a module and have Ctrl-C come at a moment of that; return whether it did."""
+    interrupter = Interrupter(number, *IMPORTING)
+    try:
+        with interrupter.watching():
+            importlib.import_module(name)
+        if interrupter.done:
+            threading.Event().wait(PATIENCE_S)  # what was put off ends it
+    except KeyboardInterrupt:
+        assert interrupter.done
+        return True
+    assert not interrupter.done, "Ctrl-C was lost"
+    return False
+
+
+@first_calls
+def test_C0_ctrl_c_amid_an_import_leaves_no_lock_of_the_import_system_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every thread that imports anything waits for ever, and ours with the queue's lock."""
+    name = "procq_test_imported"
+    (tmp_path / f"{name}.py").write_text("done = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    number = 0
+    with Queue(workers=1):
+        while True:
+            is_interrupted = is_interrupted_at(number, name)
+            is_held = _imp.lock_held()
+            while _imp.lock_held():
+                _imp.release_lock()
+            sys.modules.pop(name, None)
+            assert not is_held, f"after moment {number}"
+            elsewhere = threading.Thread(target=importlib.import_module, args=(name,), daemon=True)
+            elsewhere.start()
+            elsewhere.join(PATIENCE_S)
+            assert not elsewhere.is_alive(), f"after moment {number}"
+            sys.modules.pop(name, None)
+            if not is_interrupted:
+                break
+            number += 1
+
+    assert number > 100
+
+
+def test_C0_ctrl_c_ends_a_wait_for_an_import_of_another_thread_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is put off is not put off for ever."""
+    name = "procq_test_slow"
+    (tmp_path / f"{name}.py").write_text("import gates\ngates.begun.set()\ngates.free.wait()\n")
+    gates = types.ModuleType("gates")
+    begun, free = threading.Event(), threading.Event()
+    gates.begun, gates.free = begun, free  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gates", gates)
+    monkeypatch.syspath_prepend(tmp_path)
+    main = threading.get_ident()
+
+    def is_waiting() -> bool:
+        return sys._current_frames()[main].f_code.co_filename == "<frozen importlib._bootstrap>"
+
+    def interrupt() -> None:
+        assert wait_until(is_waiting, PATIENCE_S)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with Queue(workers=1):
+        slow = threading.Thread(target=importlib.import_module, args=(name,))
+        slow.start()
+        other = threading.Thread(target=interrupt)
+        try:
+            assert begun.wait(PATIENCE_S)
+            other.start()
+            with pytest.raises(KeyboardInterrupt):
+                importlib.import_module(name)
+        finally:
+            free.set()
+            other.join()
+            slow.join()
+            sys.modules.pop(name, None)
 
 
 # --- whose handler it is ---
@@ -408,3 +497,53 @@ def test_an_interrupt_amid_a_change_that_is_refused_is_raised_all_the_same() -> 
         raise DuplicateTaskError("one", "another")
     assert not interrupts.WATCH.pending
     queue.shutdown(mode="kill")
+
+
+# --- what our threads import ---
+
+_IMPORT_LOCK_TAKEN = """
+import _imp, threading
+from procq import Queue, exponential, task
+from tests.support import importing_tasks as tasks
+
+PATIENCE_S = {patience_s}
+told = []
+
+def run():
+    listener = told.append
+    with Queue(workers=1, on_event=(listener, ["log"]), backoff=exponential("1ms")) as queue:
+        assert queue.submit(len, "abc").result(PATIENCE_S) == 3  # the workers have started
+        _imp.acquire_lock()  # as an interrupt that a handler of the program's own raised would leave it
+        try:
+            queue.submit(tasks.warn, "a warning of a task").result(PATIENCE_S)
+            queue.submit(tasks.spawn_one).result(PATIENCE_S)
+            queue.submit(task(tasks.fail_first, max_attempts=3).spec({folder!r})).result(PATIENCE_S)
+            done = threading.Event()
+            handle = queue.submit(len, "abc")
+            handle.add_done_callback(lambda _: 1 / 0)
+            handle.add_done_callback(lambda _: done.set())
+            assert done.wait(PATIENCE_S)
+            assert len(queue.submit(bytes, 8_000_000).result(PATIENCE_S)) == 8_000_000
+            queue.submit(tasks.die).wait(PATIENCE_S)
+            assert queue.submit(len, "abc").result(PATIENCE_S) == 3  # another worker
+            assert queue.shutdown(PATIENCE_S).drained
+        finally:
+            _imp.release_lock()
+run()
+assert {{event["ev"] for event in told}} >= {{"run.started", "log", "run.ended"}}
+print("done")
+"""
+
+
+@pytest.mark.parametrize("warnings", ["", "ignore::BytesWarning"])
+def test_no_thread_of_ours_imports_anything_once_the_workers_have_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: str
+) -> None:
+    """It would wait for whoever holds the lock of the import system, and everybody for it."""
+    monkeypatch.setenv("PYTHONWARNINGS", warnings)  # with any, more is needed to start a worker
+    told = run_script(_IMPORT_LOCK_TAKEN.format(patience_s=PATIENCE_S / 4, folder=str(tmp_path)))
+
+    assert told.returncode == 0, told.stderr
+    assert told.stdout == "done\n"
+    assert "a warning of a task\n" in told.stderr
+    assert "ZeroDivisionError" in told.stderr

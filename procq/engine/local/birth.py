@@ -97,6 +97,11 @@ def check_platform() -> None:
         raise WorkerStartError(f"the local engine needs Linux for now; this is {sys.platform}")
 
 
+def prepare() -> None:
+    """Import, in the thread that opens the queue, what `spawn` needs in another one, where it might have to wait."""
+    _interpreter_options()
+
+
 def check_not_imported() -> None:
     """Refuse a queue that is started by a module as it is imported for a task: its workers would import it, too.
 

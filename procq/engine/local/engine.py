@@ -139,6 +139,8 @@ class LocalEngine:
         self._to_flush: list[Worker] = []
         #: how long the next turn may sleep
         self._wait_s = self._nap_s = 0.0
+        #: whether what reports need was imported
+        self._is_prepared = False
 
     # --- what the host asks (procq.engine.protocol.Engine) ---------------------------------------
 
@@ -158,6 +160,7 @@ class LocalEngine:
         """
         birth.check_platform()
         birth.check_not_imported()
+        birth.prepare()
         if self._crew.is_closing:
             raise WorkerStartError("the start of this queue was interrupted, say by Ctrl-C; make a new Queue")
         self._host = host
@@ -288,7 +291,23 @@ class LocalEngine:
             host.settle()
         for chore in chores:
             chore()
+        if chores and not self._is_prepared:
+            self._prepare()
         return not is_over
+
+    def _prepare(self) -> None:
+        """Import what some reports need, while the first workers start and the lock is free.
+
+        Not when such a report comes: an import may have to wait, for another thread's or for ever, if a
+        handler of the program's own has broken one off; and that would be with the lock held.
+        """
+        self._is_prepared = True
+        import json  # noqa: PLC0415 - 2 ms, where nobody waits for them
+        import mmap  # noqa: PLC0415
+
+        from procq.engine import spawning  # noqa: PLC0415
+
+        del json, mmap, spawning
 
     def _plan(self, host: Host) -> float:
         """Decide how long to sleep; the lock is held."""

@@ -10,11 +10,11 @@ thread alone; all else that is a worker's is touched under the host's lock.
 
 import contextlib
 import os
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.local import wire
+from procq.log import loaded_logging, write
 
 if TYPE_CHECKING:
     import logging
@@ -31,7 +31,7 @@ BACKLOG_BYTES: Final = 2**20
 
 def levels() -> dict[str, int]:
     """Return the levels that are set now, by logger's name; none where nobody has imported `logging`."""
-    if "logging" not in sys.modules:
+    if loaded_logging() is None:
         return {}
     import logging  # noqa: PLC0415 - see above
 
@@ -46,7 +46,7 @@ def levels() -> dict[str, int]:
 
 def disabled_up_to() -> int:
     """Return up to which level logging is disabled."""
-    if "logging" not in sys.modules:
+    if loaded_logging() is None:
         return 0
     import logging  # noqa: PLC0415 - see above
 
@@ -91,11 +91,15 @@ class Intake:
 
 def handle(message: wire.Record) -> None:
     """Give what a worker logged to the logger of that name, as if it had been logged here; never raises."""
-    import logging  # noqa: PLC0415 - 5 ms that only programs pay whose tasks log
-
     parts = message.parts
     name, level = str(parts["name"]), parts["levelno"]
     assert isinstance(level, int), "checked by wire.py"
+    if loaded_logging() is None:
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            write(level, "\n".join(str(parts[key]) for key in ("message", "exc_text", "stack_info") if parts[key]))
+        return
+    import logging  # noqa: PLC0415 - as above
+
     record = None
     try:
         logger = logging.getLogger(name)
