@@ -403,16 +403,26 @@ class _Run:
         elif task_of(handle).cause == "not needed":
             self._tally.was_unneeded()
         else:
-            spec = found[1]
-            end = ending.read_spawned(handle) if spec is None else ending.read(handle, spec)
-            # Not what the spec says: the flags may have said more.
-            end = end._replace(max_attempts=task_of(handle).rules.max_attempts)
+            end = self._read_end(handle, found[1])
             error = end.error
             if end.status is Status.FAILED:
                 self._say_failure(end)
             self._tally.went_badly(end)
         if self._results is not None:
             self._results.add(handle, error)
+
+    def _read_end(self, handle: Handle[Any], spec: TaskSpec[Any] | None) -> ending.Ending:
+        """Return how a task ended that did not succeed."""
+        task = task_of(handle)
+        if spec is None:
+            end = ending.read_spawned(handle)
+        else:
+            end = ending.read(handle, spec, max_attempts=task.rules.max_attempts)
+        if end.status is not Status.CANCELLED or end.origin is not None:
+            return end
+        # Now, as the ladder may climb for another cause later.
+        limit = self._settings.failure_limit()
+        return end._replace(reason=summary.reason_of(task.cause, self._ladder, limit=limit))
 
     # --- what is said --------------------------------------------------------------------------
 

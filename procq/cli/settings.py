@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _DURATION_HINT: Final = "write 250ms, 1.5s, 5m or 1h30m"
 #: What -k sets: no number of failures that a run could have.
 KEEP_GOING: Final = 0
+#: What -x sets, apart from the 1 of --max-failures 1, so that messages can name the flag that was given.
+AT_FIRST: Final = "first"
 _CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
@@ -230,10 +232,10 @@ class RunSettings:
     deadline_s: float | None = _flag(
         "--deadline", read=_deadline, metavar="D|HH:MM", help="end the run by then, exit code 4"
     )
-    #: 0: keep going whatever the jobs file says
+    #: `KEEP_GOING`, whatever the jobs file says, and `AT_FIRST` are of the flags without a number
     max_failures: int | str | None = _either(
         _switch(
-            ("-x", 1, "stop at the first failure: --max-failures 1"),
+            ("-x", AT_FIRST, "stop at the first failure: --max-failures 1"),
             ("-k", KEEP_GOING, "keep going after failures (default)"),
             default=None,
         ),
@@ -352,13 +354,15 @@ class RunSettings:
         given = self._given("queue")
         if given.get("max_failures") == KEEP_GOING:
             given["max_failures"] = None
+        elif given.get("max_failures") == AT_FIRST:
+            given["max_failures"] = 1
         return given
 
     def failure_limit(self) -> str:
         """Return how the bound on failures was given, for messages."""
         if self.max_failures is None:
             return "max_failures"  # in the jobs file
-        return "-x" if self.max_failures == 1 else f"--max-failures={self.max_failures}"
+        return "-x" if self.max_failures == AT_FIRST else f"--max-failures={self.max_failures}"
 
     def for_tasks(self) -> dict[str, object]:
         """Return the task options that were given for tasks that don't say."""

@@ -9,7 +9,7 @@ import pytest
 from procq import Queue
 from procq.cli.exits import CommandLineError
 from procq.cli.parser import COMMANDS, check_command, run_parser
-from procq.cli.settings import KEEP_GOING, RunSettings, Workers, deadline_s, settings_from
+from procq.cli.settings import AT_FIRST, KEEP_GOING, RunSettings, Workers, deadline_s, settings_from
 from procq.spec import OptionArguments
 
 
@@ -39,7 +39,8 @@ def refusal(*flags: str) -> CommandLineError:
         (["--timeout", "1m30s"], "timeout_s", 90.0),
         (["--deadline", "2h"], "deadline_s", 7200.0),
         ([], "max_failures", None),
-        (["-x"], "max_failures", 1),
+        (["-x"], "max_failures", AT_FIRST),
+        (["--max-failures", "1"], "max_failures", 1),
         (["-k"], "max_failures", KEEP_GOING),
         (["--max-failures", "3"], "max_failures", 3),
         (["--max-failures=2.5%"], "max_failures", "2.5%"),

@@ -483,23 +483,27 @@ def test_x_stops_at_the_first_failure(run: Run) -> None:
 def test_G6_after_the_failure_that_stops_it_nothing_starts(run: Run) -> None:
     done = run("fail_first", "-x", "-j1")
 
-    assert re.search(r"^-x: finishing nothing running$", done.err, re.MULTILINE)
+    assert re.search(r"^-x: stopping; nothing is running$", done.err, re.MULTILINE)
     assert ": 0 ok, 1 failed, 0 skipped, " in done.err
 
 
 @pytest.mark.parametrize(
     ("flags", "failed", "said"),
     [
-        (["--max-failures=3"], 3, "--max-failures=3: finishing nothing running"),
-        (["--max-failures=5%"], 20, "--max-failures=5%: finishing nothing running"),
-        (["--max-failures", "4", "--on-failure", "kill"], 4, "--max-failures=4: stopping nothing running"),
+        (["--max-failures=3"], 3, "--max-failures=3: stopping; nothing is running"),
+        (["--max-failures", "1"], 1, "--max-failures=1: stopping; nothing is running"),
+        (["--max-failures=5%"], 20, "--max-failures=5%: stopping; nothing is running"),
+        (["--max-failures", "4", "--on-failure", "kill"], 4, "--max-failures=4: stopping; nothing is running"),
     ],
 )
 def test_G6_so_many_failures_stop_a_run_and_no_more(run: Run, flags: list[str], failed: int, said: str) -> None:
     done = run("many_bad", "-j1", *flags)
 
-    assert said in done.err.splitlines()
+    lines = done.err.splitlines()
+    assert said in lines
     assert f": 0 ok, {failed} failed, 0 skipped, " in done.err
+    reason = re.escape(f"stopped by {said.partition(':')[0]}")
+    assert re.fullmatch(rf"  cancelled  \d+ tasks: {reason}", lines[-1])
 
 
 def test_G6_what_runs_beside_the_failure_may_be_stopped(run: Run) -> None:
@@ -507,12 +511,16 @@ def test_G6_what_runs_beside_the_failure_may_be_stopped(run: Run) -> None:
 
     assert "-x: stopping 1 running task" in done.err.splitlines()
     assert ": 0 ok, 1 failed, 0 skipped, 2 cancelled" in done.err
+    assert sorted(done.err.splitlines()[-2:]) == [
+        "  cancelled  begin_and_sleep(seconds=60): stopped by -x",
+        "  cancelled  square(x=1): stopped by -x",
+    ]
 
 
 def test_G6_the_mark_may_carry_the_limit_and_the_flags_win(run: Run) -> None:
     done = run("carried_limit", "-j1")
 
-    assert "max_failures: finishing nothing running" in done.err.splitlines()
+    assert "max_failures: stopping; nothing is running" in done.err.splitlines()
     assert ": 0 ok, 2 failed, 0 skipped, 7 cancelled" in done.err
     assert ", 9 failed, " in run("carried_limit", "-k").err
 
@@ -527,8 +535,38 @@ def test_the_deadline_names_itself(run: Run) -> None:
 
     assert "deadline reached: stopping 2 running tasks" in done.err
     assert re.search(
-        r"^stopped at the deadline after \S+: 0 ok, 0 failed, 0 skipped, 4 cancelled$", done.err, re.MULTILINE
+        r"^stopped at the deadline after \S+: 0 ok, 0 failed, 0 skipped, 4 cancelled\n"
+        r"  cancelled  4 tasks: the run's deadline had passed$",
+        done.err,
+        re.MULTILINE,
     )
+
+
+def test_G6_tasks_that_the_deadline_ended_are_told_alike(run: Run) -> None:
+    """Those that it stopped as well as those that had not begun."""
+    done = run("long", "--deadline=1s", "--kill-grace=100ms", "--results=-")
+
+    assert "deadline reached: stopping 2 running tasks" in done.err
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert {row["error"].replace(row["id"], "ID") for row in rows} == {
+        "TaskCancelled: task 'ID' was cut off: the run's deadline has passed"
+    }
+    assert len(rows) == 4
+
+
+def test_C3_a_task_that_expired_says_so(write: Write, procq: Run) -> None:
+    write("""
+        from procq import task
+
+        @task(expires=0, delay=1)
+        def late(x): ...
+
+        def jobs(): return [late.using(id="report").spec(1)]
+    """)
+
+    done = procq("run", "jobs.py", "-j1")
+
+    assert done.err.splitlines()[-1] == "  cancelled  report late(x=1): it had not started before its `expires`"
 
 
 def test_G6_the_deadline_ends_a_run_whose_producer_blocks(write: Write, procq: Run) -> None:
@@ -622,7 +660,9 @@ def test_a_payload_is_refused_with_its_path(here: Run) -> None:
 def test_what_was_yielded_before_a_mistake_is_finished_and_told(run: Run) -> None:
     done = run("raises_late")
 
-    assert re.search(r"^FAILED in \S+: [01] ok, 0 failed, 0 skipped, [01] cancelled$", done.err, re.MULTILINE)
+    counts = re.search(r"^FAILED in \S+: [01] ok, 0 failed, 0 skipped, ([01]) cancelled$", done.err, re.MULTILINE)
+    assert counts is not None, done.err
+    assert done.err.count("  cancelled  square(x=1): the jobs file failed") == int(counts[1])
     assert done.err.splitlines()[-2].startswith("procq: error: raises_late() failed")
 
 
