@@ -103,17 +103,18 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
     with ExitStack() as stack:
         # The entry is called first: its mistakes must not cost the results of the run before.
         work = producer.checked_iterator(entry, producer.call(entry, bound))
+        is_list = isinstance(work, list)
+        options = _queue_options(entry, settings)
+        queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
+        pertype.check_places(options["groups"], queue._supervisor.scheduler.capacity)  # noqa: SLF001 - our own
         results = None
         if settings.results is not None:
             from procq.cli.results import Results  # noqa: PLC0415 - json, which most runs don't need
 
             results = stack.enter_context(Results(settings.results))
-        is_list = isinstance(work, list)
-        options = _queue_options(entry, settings)
         pertype.know(types_in(entry, options))
         if not is_list and pertype.doubt():  # it may still be right, but to know that only hours later helps nobody
             terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
-        queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
         one = _Run(queue, settings, terminal, began_at=began_at, results=results)
         # The façade's own, for this alone.
         queue._watch_spawned(one.spawned, settings.for_tasks(), pertype.options)  # noqa: SLF001

@@ -202,7 +202,7 @@ class RunSettings:
         metavar="N|N%|auto",
         help="worker processes (auto: one a usable CPU)",
     )
-    #: by name, as often as they were given; what was said last of a group holds
+    #: pairs of a name and a number, each name once
     groups: Sequence[tuple[str, int]] = _flag(
         "--group",
         read=partial(_number_of, form="NAME=N, such as heavy=2"),
@@ -295,7 +295,7 @@ class RunSettings:
         queue="min_free_memory",
         help="start nothing beside what runs while less is available (no bound)",
     )
-    #: pairs of a type and a number
+    #: pairs of a type and a number, each type once
     limits: Sequence[tuple[str, int]] = _flag(
         "--limit",
         read=partial(_number_of, form="TYPE=N", hint="such as --limit fetch=4"),
@@ -386,9 +386,11 @@ def settings_from(parsed: argparse.Namespace) -> RunSettings:
     """Return the settings that the parsed flags stand for.
 
     Raises:
-        CommandLineError: Two flags say how many workers the default group has.
+        CommandLineError: Two flags say the same thing of one group or one type.
     """
     values = {setting.name: getattr(parsed, setting.name) for setting in fields(RunSettings)}
+    _refuse_twice("--group", values["groups"])
+    _refuse_twice("--limit", values["limits"])
     for name in ("groups", "limits", "params", "sets"):
         values[name] = tuple(values[name])  # argparse appends to a list
     settings = RunSettings(**values)
@@ -399,3 +401,14 @@ def settings_from(parsed: argparse.Namespace) -> RunSettings:
             hint="give one of them",
         )
     return settings
+
+
+def _refuse_twice(flag: str, pairs: Sequence[tuple[str, int]]) -> None:
+    """Refuse a name that was given two numbers: the user has forgotten the first, or meant another name."""
+    seen: dict[str, int] = {}
+    for name, number in pairs:
+        if name in seen:
+            raise CommandLineError(
+                f"{flag} {name} is given twice: {name}={seen[name]} and {name}={number}", hint="leave one of them out"
+            )
+        seen[name] = number
