@@ -138,9 +138,9 @@ def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
 def _queue_options(entry: Entry, settings: RunSettings) -> dict[str, Any]:
     """Return the parameters of the queue of a run; flags win over what `@procq.jobs` carries."""
     options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
-    if settings.limits:
-        limits = options.get("limits")
-        options["limits"] = {**(limits if isinstance(limits, Mapping) else {}), **dict(settings.limits)}
+    limits = options.get("limits")
+    if settings.limits and (limits is None or isinstance(limits, Mapping)):  # what is neither the queue will refuse
+        options["limits"] = {**(limits or {}), **dict(settings.limits)}
     if settings.policy is not None:
         options["policy"] = _POLICIES[settings.policy]()
     return options
@@ -160,7 +160,9 @@ def _queue(entry: Entry, settings: RunSettings, options: dict[str, Any], *, is_l
         if not is_list and (settings.lookahead is not None or "max_pending" not in options):
             workers = sum(options["groups"].values())
             ahead = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
-            options["max_pending"] = ahead if settings.max_pending is None else min(ahead, settings.max_pending)
+            bound = options.get("max_pending")
+            if bound is None or isinstance(bound, int):  # what is neither the queue will refuse
+                options["max_pending"] = ahead if bound is None else min(ahead, bound)
         return Queue(**options)
     except TypeError as error:
         raise JobsFileError(

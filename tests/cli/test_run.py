@@ -169,7 +169,11 @@ def carried(): return [square.spec(1)]
 @procq.jobs(max_failures=2, workers=1)
 def carried_limit(): return [fail.spec(x) for x in range(9)]
 def carried_badly(): return [square.spec(1)]
+def carried_pending(): yield square.spec(1)
+procq.jobs(max_pending="many")(carried_pending)
 procq.jobs(limit=3)(carried_badly)
+def carried_shapeless(): return [square.spec(1)]
+procq.jobs(limits=["sleep"])(carried_shapeless)
 def carried_wrongly(): return [square.spec(1)]
 procq.jobs(limits={"sleep": 0})(carried_wrongly)
 """
@@ -623,6 +627,7 @@ def test_a_deadline_that_was_not_needed_changes_nothing(run: Run) -> None:
         ("twice", "id 'same' is already used", ""),
         ("handler", "no handler for type 'resize'", ""),
         ("carried_badly", "@procq.jobs of carried_badly(): ", "it takes the parameters of procq.Queue"),
+        ("carried_shapeless", "@procq.jobs of carried_shapeless(): limits=['sleep']: expected numbers by type", ""),
         ("carried_wrongly", "@procq.jobs of carried_wrongly(): limits['sleep']=0", ""),
     ],
 )
@@ -854,6 +859,40 @@ def test_B4_limits_of_the_mark_stay_but_for_those_given(write: Write, procq: Run
     assert "limits['one']=0" in procq("run", "jobs.py", "-j1", "--limit", "other=2").err
 
 
+def test_B4_limits_of_the_mark_that_are_none_are_refused_beside_the_flag_too(here: Run) -> None:
+    done = here("carried_shapeless", "--limit", "square=1")
+
+    assert done.code == 3
+    assert first_error(done).startswith("@procq.jobs of carried_shapeless(): limits=['sleep']: expected numbers")
+
+
+def test_C6_a_bound_of_the_mark_is_refused_beside_a_lookahead_too(here: Run) -> None:
+    done = here("carried_pending", "--lookahead", "5")
+
+    assert done.code == 3
+    assert first_error(done).startswith("@procq.jobs of carried_pending(): max_pending=")
+
+
+@pytest.mark.parametrize(
+    ("flag", "what"),
+    [
+        ("square.group=heavy", "there is no group 'heavy'; this run has 'default'\n  hint: --group heavy=N gives it"),
+        ("square.cpus=3", "such a task asks for 3 cpus, of which this queue has 2, so it could never start\n  hint: "),
+        ("square.memory=900TB", "such a task asks for 900.0TB of memory, of which this queue has "),
+    ],
+)
+@pytest.mark.parametrize("entry", ["good", "lazily"])
+def test_B9_a_flag_that_lets_no_task_start_is_refused_before_anything_starts(
+    here: Run, tmp_path: Path, entry: str, flag: str, what: str
+) -> None:
+    (tmp_path / "out.jsonl").write_text("the results of the run before")
+    done = here(entry, "--set", flag, "--results=out.jsonl")
+
+    assert done.code == 2
+    assert done.err.startswith(f"procq: error: --set {flag}: {what}")
+    assert (tmp_path / "out.jsonl").read_text() == "the results of the run before"
+
+
 @pytest.mark.parametrize(("policy", "order"), [("strict", "hhhhl"), ("aging", "hhhhl"), ("fair", "hlhhh")])
 def test_B6_the_policy_says_who_is_next(write: Write, procq: Run, policy: str, order: str) -> None:
     write("""
@@ -876,9 +915,19 @@ def test_B6_the_policy_says_who_is_next(write: Write, procq: Run, policy: str, o
     assert log.read_text() == order
 
 
-@pytest.mark.parametrize("flags", [["--max-pending=1"], ["--max-pending=1", "--lookahead=5"], ["--lookahead=1"]])
-def test_C6_at_most_so_many_tasks_wait(write: Write, procq: Run, flags: list[str]) -> None:
-    write("""
+@pytest.mark.parametrize(
+    ("mark", "flags"),
+    [
+        ("", ["--max-pending=1"]),
+        ("", ["--max-pending=1", "--lookahead=5"]),
+        ("", ["--lookahead=1"]),
+        ("max_pending=1", []),
+        ("max_pending=1", ["--lookahead=5"]),
+    ],
+)
+def test_C6_at_most_so_many_tasks_wait(write: Write, procq: Run, mark: str, flags: list[str]) -> None:
+    text = """
+        import procq
         from pathlib import Path
         from procq import task
 
@@ -888,13 +937,15 @@ def test_C6_at_most_so_many_tasks_wait(write: Write, procq: Run, flags: list[str
         def check(x):
             (HERE / f"done-{x}").touch()
 
+        @procq.jobs(MARK)
         def jobs():
             for x in range(20):
                 # One runs, one waits, and this one is being made.
                 done = len(list(HERE.glob("done-*")))
                 assert x - done <= 3, f"{x} with {done} done"
                 yield check.spec(x)
-    """)
+    """
+    write(text.replace("MARK", mark))
 
     done = procq("run", "jobs.py", "-j1", *flags)
 
