@@ -221,6 +221,8 @@ class _Run:
         self._open: dict[str, tuple[Handle[Any], TaskSpec[Any] | None]] = {}
         #: how many tasks of the jobs file were accepted, and how many of those that they spawned
         self._known = self._spawned = 0
+        #: groups of which `--group` speaks and no task so far
+        self._idle_groups = {name for name, _ in settings.groups if name != DEFAULT_GROUP}
         self._produced: Produced | None = None
         self._tally = Tally()
         #: failures whose traceback was shown: one is enough for all that look alike
@@ -249,6 +251,8 @@ class _Run:
         entry = (handle, spec)
         is_new = self._open.setdefault(handle.id, entry) is entry  # in one step: a task may be told by two threads
         if is_new:
+            if self._idle_groups:
+                self._idle_groups.discard(task_of(handle).rules.group)
             handle.add_done_callback(self.inbox.put)
         return is_new
 
@@ -448,6 +452,16 @@ class _Run:
         if words:
             self._terminal.line(("warn", words))
 
+    def _say_idle_groups(self) -> None:
+        """Say which groups have got workers for nothing: most likely a name is misspelt."""
+        for name, number in self._settings.groups:
+            if name in self._idle_groups:
+                self._terminal.line(
+                    ("warn", "warning:"),
+                    f" --group {name}={number}: no task named the group {name!r}; "
+                    f"tasks name it by their option: group={name!r}",
+                )
+
     def _snapshot(self, now: float) -> Snapshot:
         """Return where the run stands."""
         counts = self._queue.stats().counts
@@ -480,6 +494,8 @@ class _Run:
             elapsed_s = time.monotonic() - self._began_at
             for line in summary.closing_lines(self._tally, verdict=verdict, elapsed_s=elapsed_s):
                 self._terminal.line(*line)
+        if produced is not None and produced.complete:
+            self._say_idle_groups()
         if error is not None:
             self._terminal.error(error)
         self._close_results()
