@@ -22,7 +22,7 @@ from tests.support.pages import anchors, blocks, codes, headings, links, prose, 
 
 import procq
 from procq import errors, outcome
-from procq.cli import parser
+from procq.cli import elsewhere, parser
 from procq.cli.exits import Exit
 from procq.cli.signals import STOP_SIGNALS
 from procq.closing import Mode
@@ -385,6 +385,12 @@ def test_K1_the_page_lists_the_flags_of_run() -> None:
     cells = [row[0] for row in rows(text_of(CLI), "Flags of `procq run`")]
 
     assert {frozenset(code.split()[0] for code in codes(cell)) for cell in cells} == flags(parser.run_parser())
+
+
+def test_K1_the_page_lists_what_has_no_flag() -> None:
+    cells = [row[0] for row in rows(text_of(CLI), "What has no flag")]
+
+    assert {name for cell in cells for name in codes(cell)} == elsewhere.WITHOUT_FLAG
 
 
 def test_K1_the_page_lists_the_commands() -> None:

@@ -51,11 +51,18 @@ class Ending(NamedTuple):
     where: str = ""  #: "etl.py:19": the user's last line under the error
     traceback: str = ""  #: the worker's traceback, as text
     origin: str | None = None  #: the task whose failure made this one be skipped
+    reason: str = ""  #: why it was cancelled, if it was not skipped
 
 
-def read(handle: EndedHandle, spec: TaskSpec[Any]) -> Ending:
-    """Return how the task of `spec` ended."""
-    return _read(handle, preview.label(spec), max_attempts=spec.options.max_attempts, place=preview.place(spec))
+def read(handle: EndedHandle, spec: TaskSpec[Any], *, max_attempts: int) -> Ending:
+    """Return how the task of `spec` ended.
+
+    Args:
+        handle: Its handle.
+        spec: What the jobs file says of it.
+        max_attempts: How many tries it had in all: the flags may have said more than the spec.
+    """
+    return _read(handle, preview.label(spec), max_attempts=max_attempts, place=preview.place(spec))
 
 
 def read_spawned(handle: Handle[Any]) -> Ending:
@@ -66,8 +73,9 @@ def read_spawned(handle: Handle[Any]) -> Ending:
 
 def _read(handle: EndedHandle, label: str, *, max_attempts: int, place: str) -> Ending:
     error = handle.error
-    last = handle.history[-1] if handle.history else None
-    traceback = (last.traceback or "") if last is not None and handle.status is Status.FAILED else ""
+    # Of a task that was cancelled the last attempt says nothing: it was stopped, or would have been tried again.
+    last = handle.history[-1] if handle.history and handle.status is Status.FAILED else None
+    traceback = "" if last is None else last.traceback or ""
     return Ending(
         task_id=handle.id,
         label=label,

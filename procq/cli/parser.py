@@ -32,9 +32,15 @@ class _Parser(argparse.ArgumentParser):
         if unknown is None:
             raise CommandLineError(message.removeprefix("argument "), hint=f"{self.prog} --help")
         wrong = unknown[1].split()[0]
-        close = difflib.get_close_matches(wrong.partition("=")[0], list(self._option_string_actions), n=1)
-        hint = f"did you mean `{close[0]}`? all flags: {self.prog} --help" if close else f"{self.prog} --help"
+        meant = self._meant(wrong.partition("=")[0])
+        joint = " " if meant.endswith("?") else "; "
+        hint = f"{meant}{joint}all flags: {self.prog} --help" if meant else f"{self.prog} --help"
         raise CommandLineError(f"unknown argument: {wrong}", hint=hint)
+
+    def _meant(self, wrong: str) -> str:
+        """Say what may be meant by a flag that is none; empty if nobody can tell."""
+        close = difflib.get_close_matches(wrong, list(self._option_string_actions), n=1)
+        return f"did you mean `{close[0]}`?" if close else ""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - argparse's signature
         """Parse and refuse what is left over with this parser's own flags as candidates."""
@@ -42,6 +48,18 @@ class _Parser(argparse.ArgumentParser):
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return known
+
+
+class _RunParser(_Parser):
+    """The parser of `procq run`, which knows where that is set for which there is no flag."""
+
+    def _meant(self, wrong: str) -> str:
+        """Say what may be meant by a flag that is none; empty if nobody can tell."""
+        if not wrong.startswith("--"):
+            return super()._meant(wrong)
+        from procq.cli.elsewhere import for_flag  # noqa: PLC0415 - imports what tasks are made of
+
+        return for_flag(wrong) or super()._meant(wrong)
 
 
 def command_parser() -> argparse.ArgumentParser:
@@ -94,7 +112,7 @@ def run_parser(prog: str = "procq run", *, with_target: bool = True) -> argparse
         prog: How the program is called.
         with_target: Whether FILE[:ENTRY] is to be named; a script is its own.
     """
-    parser = _Parser(
+    parser = _RunParser(
         prog=prog,
         description="Run the tasks that a jobs file lists.",
         epilog=_EXIT_CODES,

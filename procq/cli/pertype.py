@@ -12,8 +12,10 @@ from datetime import datetime
 from types import ModuleType
 from typing import Any, Final, final
 
+from procq.cli import elsewhere
 from procq.cli.entry import Entry
 from procq.cli.exits import CommandLineError
+from procq.core.capacity import Capacity
 from procq.core.states import Priority
 from procq.errors import UsageError
 from procq.retry import exponential
@@ -73,6 +75,12 @@ _READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "timeout": _maybe,
 }
 
+#: How a run gets more of what an option asks for.
+_MORE: Final[Mapping[str, str]] = {
+    "cpus": 'a run has as many as it has workers (-j N), or as @procq.jobs(resources={"cpu": N}) says',
+    "memory": 'a run has all of this machine, or as much as @procq.jobs(resources={"memory": SIZE}) says',
+}
+
 
 def _read(text: str) -> tuple[str, str, object]:
     """Read TYPE.OPTION=VALUE.
@@ -83,10 +91,12 @@ def _read(text: str) -> tuple[str, str, object]:
     left, equals, value = text.partition("=")
     type_name, _, option = left.rpartition(".")
     if not equals or not type_name:
-        raise CommandLineError(f"--set {text}: expected TYPE.OPTION=VALUE", hint="such as --set clean.timeout=5m")
+        hint = elsewhere.for_set(type_name, option) or "such as --set clean.timeout=5m"
+        raise CommandLineError(f"--set {text}: expected TYPE.OPTION=VALUE", hint=hint)
     read = _READERS.get(option)
     if read is None:
-        raise CommandLineError(f"--set {text}: no such option", hint=_those("options", _READERS, option))
+        hint = elsewhere.for_set(type_name, option) or _those("options", _READERS, option)
+        raise CommandLineError(f"--set {text}: no such option", hint=hint)
     try:
         made = read(value)
         Options({option: made})
@@ -126,7 +136,7 @@ class PerType:
         CommandLineError: One of them cannot be.
     """
 
-    __slots__ = ("_flags", "_known", "options")
+    __slots__ = ("_flags", "_known", "_typed", "options")
 
     def __init__(self, sets: Sequence[str] = (), limits: Mapping[str, int] | None = None) -> None:
         #: options by type
@@ -135,8 +145,15 @@ class PerType:
         self._known: set[str] = set()
         #: how each type was named that is not
         self._flags = {name: f"--limit {name}={number}" for name, number in (limits or {}).items()}
+        #: how each option of a type was typed
+        self._typed: dict[tuple[str, str], str] = {}
         for text in sets:
             type_name, option, value = _read(text)
+            before = self._typed.setdefault((type_name, option), text)
+            if option in self.options.get(type_name, ()):
+                raise CommandLineError(
+                    f"--set {type_name}.{option} is given twice: {before} and {text}", hint="leave one of them out"
+                )
             self.options.setdefault(type_name, {})[option] = value
             self._flags[type_name] = f"--set {text}"
         for type_name, options in self.options.items():
@@ -144,6 +161,30 @@ class PerType:
                 Options(options)
             except UsageError as error:
                 raise CommandLineError(f"--set {type_name}: {error}") from None
+
+    def check_places(self, groups: Collection[str], capacity: Capacity | None) -> None:
+        """Refuse what would keep the tasks of a type from ever starting.
+
+        Args:
+            groups: The groups of workers that the run has.
+            capacity: What its tasks may take together; None: that is not counted.
+
+        Raises:
+            CommandLineError: With the flag, and what to do.
+        """
+        for (type_name, option), text in self._typed.items():
+            given = Options({option: self.options[type_name][option]})
+            if given.group not in groups:
+                close = difflib.get_close_matches(given.group, groups, n=1)
+                raise CommandLineError(
+                    f"--set {text}: there is no group {given.group!r}; this run has {', '.join(map(repr, groups))}",
+                    hint=f"{f'did you mean `{close[0]}`? ' if close else ''}--group {given.group}=N gives it N workers",
+                )
+            excess = "" if capacity is None else capacity.excess(given.demand)
+            if excess:
+                raise CommandLineError(
+                    f"--set {text}: such a task asks for {excess}, so it could never start", hint=_MORE[option]
+                )
 
     def know(self, types: Iterable[str]) -> None:
         """Note that there are such types."""

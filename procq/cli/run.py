@@ -104,17 +104,18 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
     with ExitStack() as stack:
         # The entry is called first: its mistakes must not cost the results of the run before.
         work = producer.checked_iterator(entry, producer.call(entry, bound))
+        is_list = isinstance(work, list)
+        options = _queue_options(entry, settings)
+        queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
+        pertype.check_places(options["groups"], queue._supervisor.scheduler.capacity)  # noqa: SLF001 - our own
         results = None
         if settings.results is not None:
             from procq.cli.results import Results  # noqa: PLC0415 - json, which most runs don't need
 
             results = stack.enter_context(Results(settings.results))
-        is_list = isinstance(work, list)
-        options = _queue_options(entry, settings)
         pertype.know(types_in(entry, options))
         if not is_list and pertype.doubt():  # it may still be right, but to know that only hours later helps nobody
             terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
-        queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
         one = _Run(queue, settings, terminal, began_at=began_at, results=results)
         # The façade's own, for this alone.
         queue._watch_spawned(one.spawned, settings.for_tasks(), pertype.options)  # noqa: SLF001
@@ -138,9 +139,9 @@ def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
 def _queue_options(entry: Entry, settings: RunSettings) -> dict[str, Any]:
     """Return the parameters of the queue of a run; flags win over what `@procq.jobs` carries."""
     options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
-    if settings.limits:
-        limits = options.get("limits")
-        options["limits"] = {**(limits if isinstance(limits, Mapping) else {}), **dict(settings.limits)}
+    limits = options.get("limits")
+    if settings.limits and (limits is None or isinstance(limits, Mapping)):  # what is neither the queue will refuse
+        options["limits"] = {**(limits or {}), **dict(settings.limits)}
     if settings.policy is not None:
         options["policy"] = _POLICIES[settings.policy]()
     return options
@@ -160,7 +161,9 @@ def _queue(entry: Entry, settings: RunSettings, options: dict[str, Any], *, is_l
         if not is_list and (settings.lookahead is not None or "max_pending" not in options):
             workers = sum(options["groups"].values())
             ahead = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
-            options["max_pending"] = ahead if settings.max_pending is None else min(ahead, settings.max_pending)
+            bound = options.get("max_pending")
+            if bound is None or isinstance(bound, int):  # what is neither the queue will refuse
+                options["max_pending"] = ahead if bound is None else min(ahead, bound)
         return Queue(**options)
     except TypeError as error:
         raise JobsFileError(
@@ -219,6 +222,8 @@ class _Run:
         self._open: dict[Task, tuple[Handle[Any], TaskSpec[Any] | None]] = {}
         #: how many tasks of the jobs file were accepted, and how many of those that they spawned
         self._known = self._spawned = 0
+        #: groups of which `--group` speaks and no task so far
+        self._idle_groups = {name for name, _ in settings.groups if name != DEFAULT_GROUP}
         self._produced: Produced | None = None
         self._tally = Tally()
         #: failures whose traceback was shown: one is enough for all that look alike
@@ -247,6 +252,8 @@ class _Run:
         entry = (handle, spec)
         is_new = self._open.setdefault(task_of(handle), entry) is entry  # in one step: two threads may tell of one
         if is_new:
+            if self._idle_groups:
+                self._idle_groups.discard(task_of(handle).rules.group)
             handle.add_done_callback(self.inbox.put)
         return is_new
 
@@ -405,10 +412,7 @@ class _Run:
         elif task.cause == "not needed":
             self._tally.was_unneeded()
         else:
-            spec = found[1]
-            end = ending.read_spawned(handle) if spec is None else ending.read(handle, spec)
-            # Not what the spec says: the flags may have said more.
-            end = end._replace(max_attempts=task.rules.max_attempts)
+            end = self._read_end(handle, found[1])
             error = end.error
             if end.status is Status.FAILED:
                 self._say_failure(end)
@@ -418,6 +422,19 @@ class _Run:
                 self._tally.went_badly(end)
         if self._results is not None:
             self._results.add(handle, error)
+
+    def _read_end(self, handle: Handle[Any], spec: TaskSpec[Any] | None) -> ending.Ending:
+        """Return how a task ended that did not succeed."""
+        task = task_of(handle)
+        if spec is None:
+            end = ending.read_spawned(handle)
+        else:
+            end = ending.read(handle, spec, max_attempts=task.rules.max_attempts)
+        if end.status is not Status.CANCELLED or end.origin is not None:
+            return end
+        # Now, as the ladder may climb for another cause later.
+        limit = self._settings.failure_limit()
+        return end._replace(reason=summary.reason_of(task.cause, self._ladder, limit=limit))
 
     # --- what is said --------------------------------------------------------------------------
 
@@ -439,6 +456,16 @@ class _Run:
         words = summary.stopping_line(step, self._ladder, running=running, limit=self._settings.failure_limit())
         if words:
             self._terminal.line(("warn", words))
+
+    def _say_idle_groups(self) -> None:
+        """Say which groups have got workers for nothing: most likely a name is misspelt."""
+        for name, number in self._settings.groups:
+            if name in self._idle_groups:
+                self._terminal.line(
+                    ("warn", "warning:"),
+                    f" --group {name}={number}: no task named the group {name!r}; "
+                    f"tasks name it by their option: group={name!r}",
+                )
 
     def _snapshot(self, now: float) -> Snapshot:
         """Return where the run stands."""
@@ -472,6 +499,8 @@ class _Run:
             elapsed_s = time.monotonic() - self._began_at
             for line in summary.closing_lines(self._tally, verdict=verdict, elapsed_s=elapsed_s):
                 self._terminal.line(*line)
+        if produced is not None and produced.complete:
+            self._say_idle_groups()
         if error is not None:
             self._terminal.error(error)
         self._close_results()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _DURATION_HINT: Final = "write 250ms, 1.5s, 5m or 1h30m"
 #: What -k sets: no number of failures that a run could have.
 KEEP_GOING: Final = 0
+#: What -x sets, apart from the 1 of --max-failures 1, so that messages can name the flag that was given.
+AT_FIRST: Final = "first"
 _CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
@@ -200,7 +202,7 @@ class RunSettings:
         metavar="N|N%|auto",
         help="worker processes (auto: one a usable CPU)",
     )
-    #: by name, as often as they were given; what was said last of a group holds
+    #: pairs of a name and a number, each name once
     groups: Sequence[tuple[str, int]] = _flag(
         "--group",
         read=partial(_number_of, form="NAME=N, such as heavy=2"),
@@ -230,10 +232,10 @@ class RunSettings:
     deadline_s: float | None = _flag(
         "--deadline", read=_deadline, metavar="D|HH:MM", help="end the run by then, exit code 4"
     )
-    #: 0: keep going whatever the jobs file says
+    #: `KEEP_GOING`, whatever the jobs file says, and `AT_FIRST` are of the flags without a number
     max_failures: int | str | None = _either(
         _switch(
-            ("-x", 1, "stop at the first failure: --max-failures 1"),
+            ("-x", AT_FIRST, "stop at the first failure: --max-failures 1"),
             ("-k", KEEP_GOING, "keep going after failures (default)"),
             default=None,
         ),
@@ -293,7 +295,7 @@ class RunSettings:
         queue="min_free_memory",
         help="start nothing beside what runs while less is available (no bound)",
     )
-    #: pairs of a type and a number
+    #: pairs of a type and a number, each type once
     limits: Sequence[tuple[str, int]] = _flag(
         "--limit",
         read=partial(_number_of, form="TYPE=N", hint="such as --limit fetch=4"),
@@ -352,13 +354,15 @@ class RunSettings:
         given = self._given("queue")
         if given.get("max_failures") == KEEP_GOING:
             given["max_failures"] = None
+        elif given.get("max_failures") == AT_FIRST:
+            given["max_failures"] = 1
         return given
 
     def failure_limit(self) -> str:
         """Return how the bound on failures was given, for messages."""
         if self.max_failures is None:
             return "max_failures"  # in the jobs file
-        return "-x" if self.max_failures == 1 else f"--max-failures={self.max_failures}"
+        return "-x" if self.max_failures == AT_FIRST else f"--max-failures={self.max_failures}"
 
     def for_tasks(self) -> dict[str, object]:
         """Return the task options that were given for tasks that don't say."""
@@ -382,9 +386,11 @@ def settings_from(parsed: argparse.Namespace) -> RunSettings:
     """Return the settings that the parsed flags stand for.
 
     Raises:
-        CommandLineError: Two flags say how many workers the default group has.
+        CommandLineError: Two flags say the same thing of one group or one type.
     """
     values = {setting.name: getattr(parsed, setting.name) for setting in fields(RunSettings)}
+    _refuse_twice("--group", values["groups"])
+    _refuse_twice("--limit", values["limits"])
     for name in ("groups", "limits", "params", "sets"):
         values[name] = tuple(values[name])  # argparse appends to a list
     settings = RunSettings(**values)
@@ -395,3 +401,14 @@ def settings_from(parsed: argparse.Namespace) -> RunSettings:
             hint="give one of them",
         )
     return settings
+
+
+def _refuse_twice(flag: str, pairs: Sequence[tuple[str, int]]) -> None:
+    """Refuse a name that was given two numbers: the user has forgotten the first, or meant another name."""
+    seen: dict[str, int] = {}
+    for name, number in pairs:
+        if name in seen:
+            raise CommandLineError(
+                f"{flag} {name} is given twice: {name}={seen[name]} and {name}={number}", hint="leave one of them out"
+            )
+        seen[name] = number

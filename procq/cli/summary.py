@@ -12,6 +12,7 @@ from procq.cli.ending import Ending, trimmed
 from procq.cli.stopping import Ladder, Step
 from procq.cli.tally import Tally
 from procq.cli.terminal import Part
+from procq.core.task import Cause
 from procq.units import format_seconds
 
 Verdict = Literal["ok", "FAILED", "stopped at the deadline", "interrupted"]
@@ -53,28 +54,53 @@ def stopping_line(step: Step, ladder: Ladder, *, running: int, limit: str) -> st
         running: How many tasks run.
         limit: How the bound on failures was given.
     """
-    tasks = _count(running, "running task") if running else "nothing running"
-    match step, ladder.cause:
-        case _, "producer":  # what was wrong with the jobs file is told at the end
-            return ""
-        case Step.FINISH, "max_failures":
-            return f"{limit}: finishing {tasks}"
-        case Step.KILL, "max_failures":
-            return f"{limit}: stopping {tasks}"
-        case Step.FINISH, _ if ladder.signal is signal.SIGINT:
-            return f"finishing {tasks}; Ctrl-C again kills them"
-        case Step.FINISH, _:
-            return f"{'' if ladder.signal is None else ladder.signal.name}: finishing {tasks}"
-        case Step.KILL, "deadline":
-            return f"deadline reached: stopping {tasks}"
-        case Step.KILL, _:
-            return f"stopping {tasks}, killing what does not; Ctrl-C again kills at once"
+    if ladder.cause == "producer":  # what was wrong with the jobs file is told at the end
+        return ""
+    if step is Step.KILL_NOW:
+        return "killing at once"
+    by_hand = ladder.cause == "signal" and (step is Step.KILL or ladder.signal is signal.SIGINT)
+    why = "" if by_hand else f"{_what_stops(ladder, limit)}: "
+    if not running:
+        return f"{why}stopping; nothing is running"
+    tasks = _count(running, "running task")
+    if step is Step.FINISH:
+        return f"{why}finishing {tasks}{'; Ctrl-C again kills them' if by_hand else ''}"
+    return f"{why}stopping {tasks}{', killing what does not; Ctrl-C again kills at once' if by_hand else ''}"
+
+
+def _what_stops(ladder: Ladder, limit: str) -> str:
+    """Return what has stopped a run, as the line about that begins."""
+    if ladder.cause == "signal":
+        assert ladder.signal is not None, "it stops the run"
+        return ladder.signal.name
+    return limit if ladder.cause == "max_failures" else "deadline reached"
+
+
+def reason_of(cause: Cause | None, ladder: Ladder, *, limit: str) -> str:
+    """Return why a task was cancelled that was not skipped, as the closing block says it.
+
+    Args:
+        cause: The queue's word for it.
+        ladder: Why the run is being stopped, if it is.
+        limit: How the bound on failures was given.
+    """
+    match cause:
+        case "max_failures":
+            return f"stopped by {limit}"
+        case "deadline":
+            return "the run's deadline had passed"
+        case "expired":
+            return "it had not started before its `expires`"
+        case "shutdown":
+            if ladder.signal is None or ladder.cause == "producer":
+                return "the jobs file failed"
+            return f"interrupted by {'Ctrl-C' if ladder.signal is signal.SIGINT else ladder.signal.name}"
         case _:
-            return "killing at once"
+            return str(cause)
 
 
 def closing_lines(tally: Tally, *, verdict: Verdict, elapsed_s: float) -> Iterator[Line]:
-    """Yield the closing block: the counts, then each task that failed and what that made be skipped."""
+    """Yield the closing block: the counts, what failed, what that made be skipped, why others were cancelled."""
     yield (
         ("good" if verdict == "ok" else "bad", verdict),
         f" {_preposition(verdict)} {format_seconds(elapsed_s)}: {_counts(tally)}",
@@ -90,6 +116,10 @@ def closing_lines(tally: Tally, *, verdict: Verdict, elapsed_s: float) -> Iterat
     if len(tally.skipped) > _NAMED:
         rest = tally.skipped.total() - sum(number for _, number in tally.skipped.most_common(_NAMED))
         yield (("warn", "  skipped"), f"  {_count(rest, 'task')} after others")
+    for reason, number in tally.cancelled.most_common():
+        named = tally.named[reason]
+        for what in named if number <= len(named) else [_count(number, "task")]:
+            yield (("warn", "  cancelled"), f"  {what}: {reason}")
 
 
 def _preposition(verdict: Verdict) -> str:
@@ -104,7 +134,7 @@ def _counts(tally: Tally) -> str:
         parts += [
             f"{len(tally.failures)} failed",
             f"{tally.skipped.total()} skipped",
-            f"{tally.cancelled} cancelled",
+            f"{tally.cancelled.total()} cancelled",
         ]
     if tally.unneeded:
         parts.append(f"{tally.unneeded} not needed")

@@ -1,10 +1,13 @@
 """Counts how the tasks of a run ended, and keeps what the closing block says of each failure."""
 
 from collections import Counter
-from typing import final
+from typing import Final, final
 
 from procq.cli.ending import Ending
 from procq.core.states import Status
+
+#: Of those that were cancelled for one reason, so many are named; where there are more, none is.
+NAMED_CANCELLED: Final = 3
 
 
 @final
@@ -14,7 +17,7 @@ class Tally:
     Memory grows with what went wrong, never with what went well.
     """
 
-    __slots__ = ("cancelled", "failures", "ok", "replaced", "retried", "skipped", "unneeded")
+    __slots__ = ("cancelled", "failures", "named", "ok", "replaced", "retried", "skipped", "unneeded")
 
     def __init__(self) -> None:
         self.ok = 0
@@ -24,8 +27,10 @@ class Tally:
         self.failures: list[Ending] = []
         #: tasks that were cancelled because another did not succeed, by the id of that one
         self.skipped: Counter[str] = Counter()
-        #: tasks that were cancelled for any other reason
-        self.cancelled = 0
+        #: tasks that were cancelled for any other reason, by that in words
+        self.cancelled: Counter[str] = Counter()
+        #: what the first of them are called, `NAMED_CANCELLED` at most, by that reason
+        self.named: dict[str, list[str]] = {}
         #: tasks with run_if="failure" that were not needed: no failures
         self.unneeded = 0
         #: tasks that waited when another one took their place: no failures
@@ -39,7 +44,7 @@ class Tally:
     @property
     def went_wrong(self) -> int:
         """How many tasks make the exit code 1."""
-        return len(self.failures) + self.skipped.total() + self.cancelled
+        return len(self.failures) + self.skipped.total() + self.cancelled.total()
 
     def succeeded(self, attempts: int) -> None:
         """Count a task that succeeded at this attempt."""
@@ -61,4 +66,7 @@ class Tally:
         elif ending.origin is not None:
             self.skipped[ending.origin] += 1
         else:
-            self.cancelled += 1
+            self.cancelled[ending.reason] += 1
+            named = self.named.setdefault(ending.reason, [])
+            if len(named) < NAMED_CANCELLED:
+                named.append(ending.label)

@@ -4,17 +4,21 @@ import io
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
 from typing import NamedTuple
 
 import pytest
 
 from procq.cli import ending, preview, progress, summary
 from procq.cli.ending import Ending
+from procq.cli.stopping import Ladder
 from procq.cli.tally import Tally
 from procq.cli.terminal import ColorChoice, Part, Terminal, printable, wants_color
 from procq.core.records import AttemptRecord
 from procq.core.states import Status
+from procq.core.task import Cause
 from procq.errors import DependencyFailed, TaskCancelled, WorkerCrashed
+from procq.halting import Halt, Halted, OnFailure
 from procq.spec import TaskSpec, task
 
 
@@ -137,26 +141,36 @@ def test_a_failure_is_told_in_the_workers_words(trace: str) -> None:
         Status.FAILED, ValueError("x"), (record("json.JSONDecodeError", "nothing\n    to decode", trace),)
     )
 
-    read = ending.read(handle, clean.spec(Path("a")))
+    read = ending.read(handle, clean.spec(Path("a")), max_attempts=3)
 
     assert read.error == "JSONDecodeError: nothing to decode"
     assert read.where == "/home/me/etl.py:19"
-    assert (read.attempts, read.max_attempts) == (1, 2)
+    assert (read.attempts, read.max_attempts) == (1, 3)
 
 
 def test_a_crash_is_told_at_the_function_since_there_is_no_traceback() -> None:
     handle = FakeHandle(Status.FAILED, WorkerCrashed("worker killed by SIGSEGV"), (record(None, None, None),))
 
-    read = ending.read(handle, clean.spec(Path("a")))
+    read = ending.read(handle, clean.spec(Path("a")), max_attempts=2)
 
     assert read.error == "WorkerCrashed: worker killed by SIGSEGV"
     assert read.where.endswith(f"test_display.py:{LINE_OF_CLEAN}")
 
 
+def test_a_task_that_was_stopped_is_told_as_one_that_had_not_begun() -> None:
+    error = TaskCancelled("task 'clean-1' was cut off: the run's deadline has passed")
+    handle = FakeHandle(Status.CANCELLED, error, (record("procq.inside.Terminated", "", TRACE),))
+
+    read = ending.read(handle, clean.spec(Path("a")), max_attempts=2)
+
+    assert read.error == "TaskCancelled: task 'clean-1' was cut off: the run's deadline has passed"
+    assert read.traceback == ""
+
+
 def test_a_skipped_task_knows_its_origin() -> None:
     handle = FakeHandle(Status.CANCELLED, DependencyFailed("clean-0"))
 
-    assert ending.read(handle, clean.spec(Path("a"))).origin == "clean-0"
+    assert ending.read(handle, clean.spec(Path("a")), max_attempts=2).origin == "clean-0"
 
 
 def test_a_traceback_is_trimmed_to_the_users_frames(trace: str) -> None:
@@ -183,6 +197,11 @@ def skipped(origin: str) -> Ending:
     return Ending("x", "x()", Status.CANCELLED, 0, 1, "DependencyFailed: ...", origin=origin)
 
 
+def cancelled(label: str, reason: str) -> Ending:
+    """Return a task that was cancelled for another reason."""
+    return Ending("c", label, Status.CANCELLED, 0, 1, "TaskCancelled: ...", reason=reason)
+
+
 def test_all_went_well_is_one_line() -> None:
     tally = Tally()
     for attempts in (1, 1, 2):
@@ -201,7 +220,7 @@ def test_the_closing_block_names_what_failed_and_what_was_skipped() -> None:
     for _ in range(3):
         tally.went_badly(skipped("clean-1"))
     tally.went_badly(skipped("gone"))
-    tally.went_badly(Ending("c", "c()", Status.CANCELLED, 0, 1, "TaskCancelled"))
+    tally.went_badly(cancelled("c()", "interrupted by Ctrl-C"))
     tally.was_unneeded()
 
     lines = text_of(list(summary.closing_lines(tally, verdict="FAILED", elapsed_s=151)))
@@ -212,8 +231,88 @@ def test_the_closing_block_names_what_failed_and_what_was_skipped() -> None:
         "  failed   train(table=...)  ValueError: no   etl.py:19",
         "  skipped  3 tasks after clean(raw=ber/4.csv)",
         "  skipped  1 task after gone",
+        "  cancelled  c(): interrupted by Ctrl-C",
     ]
     assert (tally.ended, tally.went_wrong) == (9, 7)
+
+
+def test_why_tasks_were_cancelled_is_told_of_many_together() -> None:
+    tally = Tally()
+    for number in range(3):
+        tally.went_badly(cancelled(f"late({number})", "it had not started before its `expires`"))
+    for number in range(4):
+        tally.went_badly(cancelled(f"c({number})", "stopped by -x"))
+
+    lines = text_of(list(summary.closing_lines(tally, verdict="FAILED", elapsed_s=1)))
+
+    assert lines == [
+        "FAILED in 1.0s: 0 ok, 0 failed, 0 skipped, 7 cancelled",
+        "  cancelled  4 tasks: stopped by -x",
+        "  cancelled  late(0): it had not started before its `expires`",
+        "  cancelled  late(1): it had not started before its `expires`",
+        "  cancelled  late(2): it had not started before its `expires`",
+    ]
+
+
+def interrupted(number: Signals) -> Ladder:
+    ladder = Ladder()
+    ladder.signalled(number, 1.0)
+    return ladder
+
+
+def broken() -> Ladder:
+    ladder = Ladder()
+    ladder.broken()
+    return ladder
+
+
+@pytest.mark.parametrize(
+    ("cause", "ladder", "reason"),
+    [
+        ("max_failures", Ladder(), "stopped by --max-failures=2"),
+        ("deadline", Ladder(), "the run's deadline had passed"),
+        ("expired", Ladder(), "it had not started before its `expires`"),
+        ("shutdown", interrupted(SIGINT), "interrupted by Ctrl-C"),
+        ("shutdown", interrupted(SIGTERM), "interrupted by SIGTERM"),
+        ("shutdown", broken(), "the jobs file failed"),
+        ("cancelled", Ladder(), "cancelled"),
+    ],
+)
+def test_every_cancellation_has_its_reason(cause: Cause, ladder: Ladder, reason: str) -> None:
+    assert summary.reason_of(cause, ladder, limit="--max-failures=2") == reason
+
+
+def test_what_ctrl_c_stops_after_the_jobs_file_failed_was_interrupted() -> None:
+    ladder = broken()
+    ladder.signalled(SIGINT, 1.0)
+
+    assert summary.reason_of("shutdown", ladder, limit="") == "interrupted by Ctrl-C"
+
+
+def halted(why: Halt, how: OnFailure) -> Ladder:
+    ladder = Ladder()
+    ladder.halted(Halted(why, how, 0))
+    return ladder
+
+
+@pytest.mark.parametrize(
+    ("ladder", "running", "line"),
+    [
+        (halted("max_failures", "finish"), 0, "-x: stopping; nothing is running"),
+        (halted("max_failures", "kill"), 0, "-x: stopping; nothing is running"),
+        (halted("deadline", "kill"), 0, "deadline reached: stopping; nothing is running"),
+        (interrupted(SIGINT), 0, "stopping; nothing is running"),
+        (interrupted(SIGTERM), 0, "SIGTERM: stopping; nothing is running"),
+        (halted("max_failures", "finish"), 2, "-x: finishing 2 running tasks"),
+        (halted("max_failures", "kill"), 1, "-x: stopping 1 running task"),
+        (halted("deadline", "kill"), 2, "deadline reached: stopping 2 running tasks"),
+        (interrupted(SIGINT), 2, "finishing 2 running tasks; Ctrl-C again kills them"),
+        (interrupted(SIGTERM), 2, "SIGTERM: finishing 2 running tasks"),
+        (broken(), 2, ""),
+    ],
+)
+def test_a_run_that_stops_says_why_and_what_of_that_which_runs(ladder: Ladder, running: int, line: str) -> None:
+    assert summary.stopping_line(ladder.step, ladder, running=running, limit="-x") == line
 
 
 def test_a_flood_of_failures_is_cut_with_its_number() -> None:
@@ -378,4 +477,4 @@ def test_a_stream_that_breaks_ends_its_own_output_only() -> None:
 def test_a_cancelled_task_has_no_origin() -> None:
     handle = FakeHandle(Status.CANCELLED, TaskCancelled("cancelled by shutdown"))
 
-    assert ending.read(handle, clean.spec(Path("a"))).origin is None
+    assert ending.read(handle, clean.spec(Path("a")), max_attempts=2).origin is None

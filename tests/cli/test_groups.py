@@ -40,8 +40,7 @@ CPUS = usable_cpus()
         (["--group", "default=4"], 3, None, {"default": 4}),
         (["-j", "100%"], 100, {"heavy": 2}, {"default": CPUS, "heavy": 2}),
         (["-j", "auto"], 3, {"heavy": 2}, {"default": 3, "heavy": 2}),
-        # Said twice, the last holds; a name may have what a flag has.
-        (["--group", "heavy=4", "--group", "heavy=5"], 1, None, {"default": 1, "heavy": 5}),
+        # A name may have what a flag has.
         (["--group", "a=b=2"], 1, None, {"default": 1, "a=b": 2}),
     ],
 )
@@ -79,6 +78,12 @@ def marked(): yield from jobs()
 @procq.jobs(groups={"heavy": 0})
 def wrong(): return jobs()
 
+@procq.jobs(groups=["heavy"])
+def unmapped(): return jobs()
+
+def hand_on(): return procq.Spawn([heavy.spec(1)])
+def spawning(): return [procq.task(hand_on).spec()]
+
 def unknown(): return [light.spec(1), train.spec(2)]
 def unknown_later():
     yield light.spec(1)
@@ -107,6 +112,7 @@ def test_B7_the_groups_of_a_run_have_processes_of_their_own(
         ("unknown", [], 3, "train needs group 'gpu'; this queue has 'default'\n"),
         ("unknown", ["--group=heavy=1"], 3, "train needs group 'gpu'; this queue has 'default', 'heavy'\n"),
         ("unknown_later", [], 3, "train needs group 'gpu'; this queue has 'default'\n"),
+        ("unmapped", ["--group=heavy=1"], 3, "@procq.jobs of unmapped(): groups=['heavy']: expected how many workers"),
         ("wrong", [], 3, "@procq.jobs of wrong(): groups['heavy']=0: must be at least 1"),
         (
             "jobs",
@@ -124,3 +130,50 @@ def test_K1_what_is_wrong_with_groups_is_told(
 
     assert (done.code, done.out) == (code, "")
     assert f"procq: error: {told}" in done.err
+
+
+@pytest.mark.processes
+def test_K1_a_group_that_no_task_named_is_told_at_the_end(write: Write, procq: Run) -> None:
+    write(JOBS)
+    done = procq("run", "jobs.py:jobs", "-j1", "--group=heavy=1", "--group=haevy=1", "-q")
+
+    assert (done.code, done.err.splitlines()) == (
+        0,
+        ["warning: --group haevy=1: no task named the group 'haevy'; tasks name it by their option: group='haevy'"],
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("entry", "flags"),
+    [
+        ("jobs", ["--group=heavy=1", "--group=default=1"]),
+        ("spawning", ["-j1", "--group=heavy=1"]),
+        ("unknown_later", ["-j1", "--group=gpu=1"]),
+        ("marked", ["-j1", "--group=busy=1", "--set=heavy.group=busy"]),
+    ],
+)
+def test_K1_nothing_is_said_of_a_group_that_a_task_named(
+    write: Write, procq: Run, entry: str, flags: list[str]
+) -> None:
+    """It may be spawned, come late, or name it by a flag."""
+    write(JOBS)
+    done = procq("run", f"jobs.py:{entry}", *flags)
+
+    assert done.code == 0, done.err
+    assert "warning" not in done.err
+
+
+@pytest.mark.processes
+def test_K1_nothing_is_said_of_groups_where_the_entry_broke_off(write: Write, procq: Run) -> None:
+    """A task that it did not come to may have named the group."""
+    write(
+        JOBS
+        + """
+def breaks():
+    yield light.spec(1)
+    raise KeyError
+"""
+    )
+
+    assert "warning" not in procq("run", "jobs.py:breaks", "-j1", "--group=heavy=1").err

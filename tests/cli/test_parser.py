@@ -7,9 +7,10 @@ from datetime import datetime
 import pytest
 
 from procq import Queue
+from procq.cli import elsewhere
 from procq.cli.exits import CommandLineError
 from procq.cli.parser import COMMANDS, check_command, run_parser
-from procq.cli.settings import KEEP_GOING, RunSettings, Workers, deadline_s, settings_from
+from procq.cli.settings import AT_FIRST, KEEP_GOING, RunSettings, Workers, deadline_s, settings_from
 from procq.spec import OptionArguments
 
 
@@ -39,7 +40,8 @@ def refusal(*flags: str) -> CommandLineError:
         (["--timeout", "1m30s"], "timeout_s", 90.0),
         (["--deadline", "2h"], "deadline_s", 7200.0),
         ([], "max_failures", None),
-        (["-x"], "max_failures", 1),
+        (["-x"], "max_failures", AT_FIRST),
+        (["--max-failures", "1"], "max_failures", 1),
         (["-k"], "max_failures", KEEP_GOING),
         (["--max-failures", "3"], "max_failures", 3),
         (["--max-failures=2.5%"], "max_failures", "2.5%"),
@@ -115,6 +117,8 @@ def test_a_flag_sets_its_setting(flags: list[str], name: str, value: object) -> 
             "--max-failures=200%: expected a number of at least 1, or a share of at most 100% like 5%",
         ),
         (["-p"], "-p: expected one argument"),
+        (["--group=a=1", "--group=b=1", "--group=a=2"], "--group a is given twice: a=1 and a=2"),
+        (["--limit", "fetch=4", "--limit", "fetch=4"], "--limit fetch is given twice: fetch=4 and fetch=4"),
         (["--limit", "fetch"], "--limit fetch: expected TYPE=N"),
         (["--limit", "fetch=0"], "--limit fetch=0: must be a whole number of at least 1"),
         (["--max-pending", "0"], "--max-pending=0: must be a whole number of at least 1"),
@@ -129,6 +133,61 @@ def test_a_wrong_flag_is_named_with_its_value(flags: list[str], what: str) -> No
 
 def test_a_misspelt_flag_is_told_the_closest() -> None:
     assert refusal("--timeot=3").hint.startswith("did you mean `--timeout`?")
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("--max_failures=3", "did you mean `--max-failures`?"),
+        ("--limits", "did you mean `--limit`?"),
+        ("--groups", "did you mean `--group`?"),
+        ("--hepl", "did you mean `--help`?"),
+        ("--retries=3", "did you mean `--max-attempts`? it counts the first try too;"),
+        (
+            "--priority=high",
+            "priority is an option of tasks: --set TYPE.priority=VALUE, or my_task.using(priority=...);",
+        ),
+        ("--retry-on", "retry_on is an option of tasks: --set TYPE.retry_on=VALUE, or my_task.using(retry_on=...);"),
+        ("--prioritie", "priority is an option of tasks: --set TYPE.priority=VALUE, "),
+        ("--backoff", "backoff is an option of tasks: --set TYPE.backoff=VALUE, "),
+        ("--id=a", "id is one task's own: my_task.using(id=...);"),
+        ("--capture", "capture has no flag: @procq.jobs(capture=...);"),
+        ("--max-pending-bytes=1GB", "max_pending_bytes has no flag: @procq.jobs(max_pending_bytes=...);"),
+        ("--start-timeuot", "start_timeout has no flag: @procq.jobs(start_timeout=...);"),
+    ],
+)
+def test_what_has_no_flag_is_told_its_place(flag: str, hint: str) -> None:
+    error = refusal(flag)
+
+    assert error.what == f"unknown argument: {flag}"
+    assert error.hint.startswith(hint)
+    assert error.hint.endswith(" all flags: procq run --help")
+
+
+def test_every_parameter_of_a_queue_has_a_flag_or_is_known_to_have_none() -> None:
+    by_flag = {one.metadata["queue"] for one in dataclasses.fields(RunSettings)} | elsewhere._READ_APART.keys()
+
+    assert not by_flag & elsewhere.WITHOUT_FLAG
+    assert (by_flag | elsewhere.WITHOUT_FLAG) - {""} == inspect.signature(Queue).parameters.keys()
+
+
+def test_a_flag_that_is_read_apart_is_one() -> None:
+    flags = run_parser()._option_string_actions
+
+    assert {text.split()[0] for text in elsewhere._READ_APART.values()} <= flags.keys()
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["-x"], "-x"),
+        (["--max-failures", "1"], "--max-failures=1"),
+        (["--max-failures=5%"], "--max-failures=5%"),
+        ([], "max_failures"),
+    ],
+)
+def test_the_bound_on_failures_is_named_as_it_was_given(flags: list[str], named: str) -> None:
+    assert settings(*flags).failure_limit() == named
 
 
 def test_a_script_needs_no_target() -> None:

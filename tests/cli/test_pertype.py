@@ -8,6 +8,7 @@ import pytest
 from procq import Priority, task
 from procq.cli.exits import CommandLineError
 from procq.cli.pertype import PerType, types_in
+from procq.core.capacity import Capacity
 from procq.errors import UsageError
 from procq.spec import OptionArguments, Options
 
@@ -72,10 +73,16 @@ def test_backoff_may_grow_as_it_does_by_default() -> None:
     assert backoff.delay(100, 0.5) == 30
 
 
-def test_several_flags_add_up_and_the_last_one_wins() -> None:
-    given = PerType(["a.cpus=2", "a.timeout=5s", "b.cpus=3", "a.cpus=4"])
+def test_several_flags_add_up() -> None:
+    given = PerType(["a.cpus=2", "a.timeout=5s", "b.cpus=3"])
 
-    assert given.options == {"a": {"cpus": 4, "timeout": "5s"}, "b": {"cpus": 3}}
+    assert given.options == {"a": {"cpus": 2, "timeout": "5s"}, "b": {"cpus": 3}}
+
+
+def test_an_option_of_a_type_is_set_once() -> None:
+    error = refusal("a.cpus=2", "b.cpus=2", "a.cpus=4")
+
+    assert (error.what, error.hint) == ("--set a.cpus is given twice: a.cpus=2 and a.cpus=4", "leave one of them out")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +128,69 @@ def test_an_unknown_option_is_told_the_closest_and_all() -> None:
     hint = refusal("clean.tiemout=5s").hint
 
     assert hint.startswith("did you mean `timeout`? options are backoff, cpus, delay, ")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("clean.limits=4", "the flag for that is --limit clean=N"),
+        ("clean.groups=heavy", "groups is not of single tasks but of the whole run: --group NAME=N"),
+        ("clean.max_failures=4", "max_failures is not of single tasks but of the whole run: --max-failures N|N%"),
+        ("max_failures=4", "max_failures is not of single tasks but of the whole run: --max-failures N|N%"),
+        ("clean.workers=4", "workers is not of single tasks but of the whole run: --workers N"),
+        ("clean.lookahead=4", "lookahead is not of single tasks but of the whole run: --lookahead N"),
+        ("clean.on_failure=kill", "on_failure is not of single tasks but of the whole run: --on-failure finish|kill"),
+        ("clean.capture=1", "capture is not of single tasks but of the whole run: @procq.jobs(capture=...)"),
+        ("resources=1", "resources is not of single tasks but of the whole run: @procq.jobs(resources=...)"),
+        ("clean.id=4", "id is one task's own: clean.using(id=...)"),
+        ("clean.retries=4", "did you mean `--set clean.max_attempts`? it counts the first try too"),
+        ("timeout=4", "such as --set TYPE.timeout=VALUE"),
+        ("clean.timeout", "such as --set clean.timeout=VALUE"),
+        ("clean", "such as --set clean.timeout=5m"),
+    ],
+)
+def test_what_is_no_option_of_tasks_is_told_its_place(text: str, hint: str) -> None:
+    assert refusal(text).hint == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        (
+            "clean.group=haevy",
+            "there is no group 'haevy'; this run has 'default', 'heavy'",
+            "did you mean `heavy`? --group haevy=N gives it N workers",
+        ),
+        (
+            "clean.group=gpu",
+            "there is no group 'gpu'; this run has 'default', 'heavy'",
+            "--group gpu=N gives it N workers",
+        ),
+        (
+            "clean.cpus=3",
+            "such a task asks for 3 cpus, of which this queue has 2, so it could never start",
+            'a run has as many as it has workers (-j N), or as @procq.jobs(resources={"cpu": N}) says',
+        ),
+        (
+            "clean.memory=2kB",
+            "such a task asks for 2.0kB of memory, of which this queue has 1.0kB, so it could never start",
+            'a run has all of this machine, or as much as @procq.jobs(resources={"memory": SIZE}) says',
+        ),
+    ],
+)
+def test_B9_what_could_never_start_is_refused_with_the_flag(text: str, what: str, hint: str) -> None:
+    given = PerType(["clean.timeout=5s", text])
+
+    with pytest.raises(CommandLineError) as caught:
+        given.check_places(["default", "heavy"], Capacity(2, 1000))
+
+    assert (caught.value.what, caught.value.hint) == (f"--set {text}: {what}", hint)
+
+
+def test_B9_what_fits_is_no_trouble() -> None:
+    given = PerType(["clean.group=heavy", "clean.cpus=2", "clean.memory=1000", "turn.memory=none"])
+
+    given.check_places(["default", "heavy"], Capacity(2, 1000))
 
 
 def test_every_option_can_be_set_but_what_is_one_task_s_own() -> None:

@@ -175,7 +175,11 @@ def carried(): return [square.spec(1)]
 @procq.jobs(max_failures=2, workers=1)
 def carried_limit(): return [fail.spec(x) for x in range(9)]
 def carried_badly(): return [square.spec(1)]
+def carried_pending(): yield square.spec(1)
+procq.jobs(max_pending="many")(carried_pending)
 procq.jobs(limit=3)(carried_badly)
+def carried_shapeless(): return [square.spec(1)]
+procq.jobs(limits=["sleep"])(carried_shapeless)
 def carried_wrongly(): return [square.spec(1)]
 procq.jobs(limits={"sleep": 0})(carried_wrongly)
 """
@@ -508,23 +512,27 @@ def test_x_stops_at_the_first_failure(run: Run) -> None:
 def test_G6_after_the_failure_that_stops_it_nothing_starts(run: Run) -> None:
     done = run("fail_first", "-x", "-j1")
 
-    assert re.search(r"^-x: finishing nothing running$", done.err, re.MULTILINE)
+    assert re.search(r"^-x: stopping; nothing is running$", done.err, re.MULTILINE)
     assert ": 0 ok, 1 failed, 0 skipped, " in done.err
 
 
 @pytest.mark.parametrize(
     ("flags", "failed", "said"),
     [
-        (["--max-failures=3"], 3, "--max-failures=3: finishing nothing running"),
-        (["--max-failures=5%"], 20, "--max-failures=5%: finishing nothing running"),
-        (["--max-failures", "4", "--on-failure", "kill"], 4, "--max-failures=4: stopping nothing running"),
+        (["--max-failures=3"], 3, "--max-failures=3: stopping; nothing is running"),
+        (["--max-failures", "1"], 1, "--max-failures=1: stopping; nothing is running"),
+        (["--max-failures=5%"], 20, "--max-failures=5%: stopping; nothing is running"),
+        (["--max-failures", "4", "--on-failure", "kill"], 4, "--max-failures=4: stopping; nothing is running"),
     ],
 )
 def test_G6_so_many_failures_stop_a_run_and_no_more(run: Run, flags: list[str], failed: int, said: str) -> None:
     done = run("many_bad", "-j1", *flags)
 
-    assert said in done.err.splitlines()
+    lines = done.err.splitlines()
+    assert said in lines
     assert f": 0 ok, {failed} failed, 0 skipped, " in done.err
+    reason = re.escape(f"stopped by {said.partition(':')[0]}")
+    assert re.fullmatch(rf"  cancelled  \d+ tasks: {reason}", lines[-1])
 
 
 def test_G6_what_runs_beside_the_failure_may_be_stopped(run: Run) -> None:
@@ -532,12 +540,16 @@ def test_G6_what_runs_beside_the_failure_may_be_stopped(run: Run) -> None:
 
     assert "-x: stopping 1 running task" in done.err.splitlines()
     assert ": 0 ok, 1 failed, 0 skipped, 2 cancelled" in done.err
+    assert sorted(done.err.splitlines()[-2:]) == [
+        "  cancelled  begin_and_sleep(seconds=60): stopped by -x",
+        "  cancelled  square(x=1): stopped by -x",
+    ]
 
 
 def test_G6_the_mark_may_carry_the_limit_and_the_flags_win(run: Run) -> None:
     done = run("carried_limit", "-j1")
 
-    assert "max_failures: finishing nothing running" in done.err.splitlines()
+    assert "max_failures: stopping; nothing is running" in done.err.splitlines()
     assert ": 0 ok, 2 failed, 0 skipped, 7 cancelled" in done.err
     assert ", 9 failed, " in run("carried_limit", "-k").err
 
@@ -552,8 +564,38 @@ def test_the_deadline_names_itself(run: Run) -> None:
 
     assert "deadline reached: stopping 2 running tasks" in done.err
     assert re.search(
-        r"^stopped at the deadline after \S+: 0 ok, 0 failed, 0 skipped, 4 cancelled$", done.err, re.MULTILINE
+        r"^stopped at the deadline after \S+: 0 ok, 0 failed, 0 skipped, 4 cancelled\n"
+        r"  cancelled  4 tasks: the run's deadline had passed$",
+        done.err,
+        re.MULTILINE,
     )
+
+
+def test_G6_tasks_that_the_deadline_ended_are_told_alike(run: Run) -> None:
+    """Those that it stopped as well as those that had not begun."""
+    done = run("long", "--deadline=1s", "--kill-grace=100ms", "--results=-")
+
+    assert "deadline reached: stopping 2 running tasks" in done.err
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert {row["error"].replace(row["id"], "ID") for row in rows} == {
+        "TaskCancelled: task 'ID' was cut off: the run's deadline has passed"
+    }
+    assert len(rows) == 4
+
+
+def test_C3_a_task_that_expired_says_so(write: Write, procq: Run) -> None:
+    write("""
+        from procq import task
+
+        @task(expires=0, delay=1)
+        def late(x): ...
+
+        def jobs(): return [late.using(id="report").spec(1)]
+    """)
+
+    done = procq("run", "jobs.py", "-j1")
+
+    assert done.err.splitlines()[-1] == "  cancelled  report late(x=1): it had not started before its `expires`"
 
 
 def test_G6_the_deadline_ends_a_run_whose_producer_blocks(write: Write, procq: Run) -> None:
@@ -610,6 +652,7 @@ def test_a_deadline_that_was_not_needed_changes_nothing(run: Run) -> None:
         ("twice", "id 'same' is already used", ""),
         ("handler", "no handler for type 'resize'", ""),
         ("carried_badly", "@procq.jobs of carried_badly(): ", "it takes the parameters of procq.Queue"),
+        ("carried_shapeless", "@procq.jobs of carried_shapeless(): limits=['sleep']: expected numbers by type", ""),
         ("carried_wrongly", "@procq.jobs of carried_wrongly(): limits['sleep']=0", ""),
     ],
 )
@@ -647,7 +690,9 @@ def test_a_payload_is_refused_with_its_path(here: Run) -> None:
 def test_what_was_yielded_before_a_mistake_is_finished_and_told(run: Run) -> None:
     done = run("raises_late")
 
-    assert re.search(r"^FAILED in \S+: [01] ok, 0 failed, 0 skipped, [01] cancelled$", done.err, re.MULTILINE)
+    counts = re.search(r"^FAILED in \S+: [01] ok, 0 failed, 0 skipped, ([01]) cancelled$", done.err, re.MULTILINE)
+    assert counts is not None, done.err
+    assert done.err.count("  cancelled  square(x=1): the jobs file failed") == int(counts[1])
     assert done.err.splitlines()[-2].startswith("procq: error: raises_late() failed")
 
 
@@ -839,6 +884,40 @@ def test_B4_limits_of_the_mark_stay_but_for_those_given(write: Write, procq: Run
     assert "limits['one']=0" in procq("run", "jobs.py", "-j1", "--limit", "other=2").err
 
 
+def test_B4_limits_of_the_mark_that_are_none_are_refused_beside_the_flag_too(here: Run) -> None:
+    done = here("carried_shapeless", "--limit", "square=1")
+
+    assert done.code == 3
+    assert first_error(done).startswith("@procq.jobs of carried_shapeless(): limits=['sleep']: expected numbers")
+
+
+def test_C6_a_bound_of_the_mark_is_refused_beside_a_lookahead_too(here: Run) -> None:
+    done = here("carried_pending", "--lookahead", "5")
+
+    assert done.code == 3
+    assert first_error(done).startswith("@procq.jobs of carried_pending(): max_pending=")
+
+
+@pytest.mark.parametrize(
+    ("flag", "what"),
+    [
+        ("square.group=heavy", "there is no group 'heavy'; this run has 'default'\n  hint: --group heavy=N gives it"),
+        ("square.cpus=3", "such a task asks for 3 cpus, of which this queue has 2, so it could never start\n  hint: "),
+        ("square.memory=900TB", "such a task asks for 900.0TB of memory, of which this queue has "),
+    ],
+)
+@pytest.mark.parametrize("entry", ["good", "lazily"])
+def test_B9_a_flag_that_lets_no_task_start_is_refused_before_anything_starts(
+    here: Run, tmp_path: Path, entry: str, flag: str, what: str
+) -> None:
+    (tmp_path / "out.jsonl").write_text("the results of the run before")
+    done = here(entry, "--set", flag, "--results=out.jsonl")
+
+    assert done.code == 2
+    assert done.err.startswith(f"procq: error: --set {flag}: {what}")
+    assert (tmp_path / "out.jsonl").read_text() == "the results of the run before"
+
+
 @pytest.mark.parametrize(("policy", "order"), [("strict", "hhhhl"), ("aging", "hhhhl"), ("fair", "hlhhh")])
 def test_B6_the_policy_says_who_is_next(write: Write, procq: Run, policy: str, order: str) -> None:
     write("""
@@ -861,9 +940,19 @@ def test_B6_the_policy_says_who_is_next(write: Write, procq: Run, policy: str, o
     assert log.read_text() == order
 
 
-@pytest.mark.parametrize("flags", [["--max-pending=1"], ["--max-pending=1", "--lookahead=5"], ["--lookahead=1"]])
-def test_C6_at_most_so_many_tasks_wait(write: Write, procq: Run, flags: list[str]) -> None:
-    write("""
+@pytest.mark.parametrize(
+    ("mark", "flags"),
+    [
+        ("", ["--max-pending=1"]),
+        ("", ["--max-pending=1", "--lookahead=5"]),
+        ("", ["--lookahead=1"]),
+        ("max_pending=1", []),
+        ("max_pending=1", ["--lookahead=5"]),
+    ],
+)
+def test_C6_at_most_so_many_tasks_wait(write: Write, procq: Run, mark: str, flags: list[str]) -> None:
+    text = """
+        import procq
         from pathlib import Path
         from procq import task
 
@@ -873,13 +962,15 @@ def test_C6_at_most_so_many_tasks_wait(write: Write, procq: Run, flags: list[str
         def check(x):
             (HERE / f"done-{x}").touch()
 
+        @procq.jobs(MARK)
         def jobs():
             for x in range(20):
                 # One runs, one waits, and this one is being made.
                 done = len(list(HERE.glob("done-*")))
                 assert x - done <= 3, f"{x} with {done} done"
                 yield check.spec(x)
-    """)
+    """
+    write(text.replace("MARK", mark))
 
     done = procq("run", "jobs.py", "-j1", *flags)
 
