@@ -510,11 +510,14 @@ class Queue:
 
         Raises:
             CycleError: They depend on each other in a circle.
+            UsageError: This is a single spec.
             Exception: As `submit`; of a list nothing was then accepted.
         """
         self._supervisor.check_usable()
         if isinstance(specs, list | tuple):
             return self._submit_batch(specs, on_conflict=on_conflict)
+        if isinstance(specs, TaskSpec):
+            raise UsageError(f"submit_many got {specs!r}: expected a list of specs; use submit for one")
         return [self.submit(spec, on_conflict=on_conflict) for spec in specs]
 
     def _submit_spec(self, spec: TaskSpec[Any], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Handle[Any]:

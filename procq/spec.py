@@ -304,8 +304,10 @@ def stand_for(source: object) -> tuple[object, ...]:
     """
     reduced = placeholder(source)
     if reduced is None:
+        # A task that returns specs is told by this too, so nobody has to look for them in its result (E6).
+        also = ", or let a task return procq.Spawn([...]) to have it run" if isinstance(source, TaskSpec) else ""
         raise UsageError(
-            f"{describe(source)} stands for a result and can't be pickled; pass it as an argument to a task"
+            f"{describe(source)} stands for a result and can't be pickled; pass it as an argument to a task{also}"
         )
     return reduced
 

@@ -371,6 +371,14 @@ def test_every_word_that_a_field_of_an_event_may_be_is_told() -> None:
     }
 
 
+def test_every_cause_for_which_a_task_is_cancelled_is_told() -> None:
+    """That the code can name each of them, and no other, is seen in tests/contract/test_events.py."""
+    told = rows(text_of(EVENTS), "Causes")
+
+    assert sorted(cause for cause, _ in told) == sorted(f'"{cause}"' for cause in get_args(Cause))
+    assert all(why for _, why in told)
+
+
 # --- reference: the command line -------------------------------------------------------------------
 
 CLI: Final = "reference/cli.md"

@@ -32,7 +32,7 @@ _PAYLOAD_ERROR_TYPES: "Final" = (
 
 #: What to do about results that can never be pickled, by the name of their class.
 _HINTS: "Final" = {
-    "generator": "return a list instead",
+    "generator": "return a list instead; if it yields specs that shall run, return procq.Spawn(...) of it",
     "async_generator": "procq runs plain functions: collect it with asyncio.run() inside and return a list",
     "coroutine": "procq runs plain functions: call asyncio.run() inside",
 }

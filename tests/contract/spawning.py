@@ -183,6 +183,11 @@ def spawn_handled_sum(number: int) -> None:
     return Spawn([TaskSpec(type="double", payload=part, id="handled")])
 
 
+def specs_if_odd(number: int) -> object:
+    """Return a list of specs if a number is odd, which ought to be a Spawn."""
+    return [echo.spec(number)] if number % 2 else number
+
+
 def spawn_if_odd(number: int) -> int:
     """Spawn a task named after the number if that is odd."""
     return Spawn([echo.using(id=f"child-{number}").spec(number)], value=-number) if number % 2 else number
@@ -224,6 +229,13 @@ WRONG: Final[dict[str, Callable[[], object]]] = {
     "cpus": lambda: Spawn([echo.spec(), echo.using(cpus=1000).spec()]),
     "nothing to fail": lambda: Spawn([echo.using(run_if="failure").spec()]),
     "iterable": lambda: Spawn(_specs_that_raise()),
+    "specs in a list": lambda: [echo.spec(1), echo.spec(2)],
+    "specs in a tuple": lambda: (echo.spec(1),),
+    "specs deep inside": lambda: {"pages": [{"next": echo.spec(1)}]},
+    "spec alone": lambda: echo.spec(1),
+    "spec's out": lambda: [echo.spec(1).out],
+    "generator of specs": lambda: (echo.spec(number) for number in range(2)),
+    "value with a spec": lambda: Spawn([echo.spec(1)], value=[echo.spec(1)]),
     "one spec": lambda: Spawn(echo.spec(1)),  # type: ignore[call-overload]
     "nothing": lambda: Spawn(None),  # type: ignore[call-overload]
     "rule": lambda: Spawn([echo.spec(1)], on_conflict="ignore"),  # type: ignore[call-overload]

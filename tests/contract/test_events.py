@@ -4,11 +4,11 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pytest
 from tests.contract import tasks
-from tests.contract.drivers import BACKGROUND, Driver
+from tests.contract.drivers import BACKGROUND, Driver, Parameters
 from tests.contract.log import Log
 from tests.support.leaks import wait_until
 from tests.support.story import Story
@@ -16,6 +16,7 @@ from tests.support.story import Story
 import procq
 from procq import Status, errors
 from procq.closing import Mode
+from procq.core.task import Cause
 
 #: Seconds since 1970 are floats that are so far apart, and somewhat more.
 ROUNDING_S: Final = 1e-5
@@ -91,6 +92,66 @@ def test_instants_are_those_of_the_engine_as_seconds_since_1970(driver: Driver) 
     assert ended["t"] <= datetime.now(UTC).timestamp() + passed
     # Differences are those of the engine's own clock, also where that is a fake one.
     assert ended["t"] - story.events[0]["t"] == pytest.approx(passed, abs=0.05)
+
+
+# --- why a task was cancelled ---
+
+
+def cancel_one(queue: procq.Queue) -> None:
+    queue.submit(procq.task(tasks.echo, delay=3600).spec()).cancel()
+
+
+def replace_one(queue: procq.Queue) -> None:
+    queue.submit(procq.task(tasks.echo, id="x", delay=3600).spec(1))
+    queue.submit(procq.task(tasks.echo, id="x").spec(2), on_conflict="replace")
+
+
+def cut_off_one(queue: procq.Queue) -> None:
+    queue.submit(procq.task(tasks.echo, delay=3600).spec())
+    queue.shutdown(mode="finish")
+
+
+def halt_by_a_failure(queue: procq.Queue) -> None:
+    delayed = queue.submit(procq.task(tasks.echo, delay=3600).spec())
+    queue.submit(tasks.fail)
+    delayed.wait()
+
+
+#: What leads to each cause; and the parameters of the queue in which it does.
+CAUSES: Final[dict[Cause, tuple[Callable[[procq.Queue], object], Parameters]]] = {
+    "cancelled": (cancel_one, {}),
+    "replaced": (replace_one, {}),
+    "expired": (lambda queue: queue.submit(procq.task(tasks.echo, expires=0).spec()), {}),
+    "dependency": (lambda queue: queue.submit(tasks.echo, queue.submit(tasks.fail)), {}),
+    "not needed": (
+        lambda queue: queue.submit(
+            procq.task(tasks.echo, run_if="failure", depends_on=[queue.submit(tasks.echo)]).spec()
+        ),
+        {},
+    ),
+    "shutdown": (cut_off_one, {}),
+    "max_failures": (halt_by_a_failure, {"max_failures": 1}),
+    "deadline": (lambda queue: queue.submit(procq.task(tasks.echo, delay=3600).spec()), {"deadline": 0.2}),
+}
+
+
+def test_every_cause_that_the_code_knows_is_told_below() -> None:
+    assert CAUSES.keys() == set(get_args(Cause))
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_task_that_was_cancelled_is_told_with_its_cause(driver: Driver, cause: Cause) -> None:
+    act, more = CAUSES[cause]
+    story = Story()
+    parameters: Parameters = {**more, "on_event": story}
+    queue = driver.started(**parameters)
+
+    act(queue)
+    queue.shutdown()
+
+    story.check()
+    assert [event["cause"] for event in story.of("task.ended") if event["status"] == "cancelled"] == [cause]
+    assert {event["cause"] for event in story.of("task.ended") if event["status"] != "cancelled"} <= {None}
 
 
 # --- waiting ---

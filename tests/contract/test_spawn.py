@@ -427,6 +427,45 @@ def test_E6_a_spawn_that_cannot_be_is_refused_where_it_is_made(driver: Driver, l
     assert counted(queue) == {Status.FAILED: 1}
 
 
+@pytest.mark.parametrize(
+    ("what", "match"),
+    [
+        ("specs in a list", "returned a list"),
+        ("specs in a tuple", "returned a tuple"),
+        ("specs deep inside", "returned a dict"),
+        ("spec alone", "returned a TaskSpec"),
+        ("spec's out", "returned a list"),
+        ("value with a spec", "returned a list"),
+        ("generator of specs", "returned a generator"),
+    ],
+)
+def test_E6_specs_that_are_returned_without_a_spawn_are_refused_with_a_word_on_it(
+    driver: Driver, log: Log, what: str, match: str
+) -> None:
+    queue = driver.started()
+    spawns = procq.task(spawning.spawn_wrongly, max_attempts=3, backoff=0)
+
+    handle = queue.submit(spawns.spec(what, log.path))
+
+    with pytest.raises(errors.PayloadError, match=rf"{match}, which cannot be sent back: .*return procq\.Spawn\("):
+        handle.result()
+    assert log.lines == ["ran"], "another attempt would return the same"
+    assert counted(queue) == {Status.FAILED: 1}
+
+
+def test_E6_an_item_of_a_map_that_returns_specs_is_refused_alone(driver: Driver) -> None:
+    queue = driver.started()
+
+    results = queue.map(spawning.specs_if_odd, range(20), chunksize=10)
+
+    for number in range(20):
+        if number % 2:
+            with pytest.raises(errors.PayloadError, match=r"return procq\.Spawn\("):
+                next(results)
+        else:
+            assert next(results) == number
+
+
 # --- ids that are used ---
 
 

@@ -144,6 +144,13 @@ def test_C1_what_is_no_function_is_refused(driver: Driver, what: Callable[[], ob
     assert queue.stats().counts[Status.READY] == 0
 
 
+def test_C1_submit_many_of_a_single_spec_is_refused_with_a_word_on_what_to_do(driver: Driver) -> None:
+    queue = driver.queue()
+
+    with pytest.raises(errors.UsageError, match=r"submit_many got <TaskSpec .*expected a list of specs; use submit"):
+        queue.submit_many(tasks.decorated.spec(1))  # type: ignore[arg-type]
+
+
 def test_C1_submit_many_returns_handles_in_order(driver: Driver) -> None:
     queue = driver.started()
 
