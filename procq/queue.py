@@ -553,9 +553,8 @@ class Queue:
             if drafts:
                 size = sum(len(draft.payload) for draft in drafts.values())
                 # A submit that takes the places of others needs no room beside them.
-                old = waiting_under(drafts.values(), known) if on_conflict == "replace" else []
-                size -= sum(len(task.payload) for task in old)
-                supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s, freed=len(old))
+                replaced = partial(waiting_under, drafts.values(), known) if on_conflict == "replace" else None
+                supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s, replaced=replaced)
             try:
                 supervisor.check_usable()
                 batch, tasks = tasks_of_specs(specs, drafts, supervisor, by_spec, self._free_id, on_conflict)

@@ -8,8 +8,8 @@ Everything here happens under the queue's lock, which a caller that waits gives 
 
 import threading
 from _thread import get_ident
-from collections.abc import Callable
-from typing import Final, Protocol, final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from procq.callback import CallbackThread
 from procq.core.scheduler import Scheduler
@@ -17,6 +17,9 @@ from procq.engine.protocol import Engine
 from procq.errors import QueueFullError
 from procq.interrupts import WATCH, raise_pending, shielded, waits
 from procq.lock import QueueLock, refuse_nested_call
+
+if TYPE_CHECKING:
+    from procq.core.task import Task
 
 #: Payloads of so many bytes in all never wait for room, so the memory need not be asked for.
 SMALL_BYTES: Final = 64 * 2**20
@@ -73,37 +76,45 @@ class Room:
             self._roomy_bytes = float("inf")
         else:
             self._roomy_bytes = max_pending_bytes if isinstance(max_pending_bytes, int) else SMALL_BYTES
-        #: callers that wait for room, longest first: what wakes one, and its thread
-        self.turns: dict[threading.Lock, int] = {}
+        #: callers that wait for room, longest first
+        self.turns: dict[_Turn, None] = {}
 
-    def wait(self, house: House, size: int, *, block: bool, timeout_s: float | None, freed: int = 0) -> None:
+    def wait(
+        self,
+        house: House,
+        size: int,
+        *,
+        block: bool,
+        timeout_s: float | None,
+        replaced: "Callable[[], Sequence[Task]] | None" = None,
+    ) -> None:
         """Wait until a task with so many bytes may be submitted; the lock is held before and after.
 
         Args:
             house: What there is room in.
-            size: So many bytes, those left out that the submit makes free.
+            size: So many bytes.
             block: Whether to wait at all.
             timeout_s: The longest wait; None: without end.
-            freed: How many tasks that wait now make room by the submit itself.
+            replaced: Says which tasks that wait now make room by the submit itself; None: none ever do.
 
         Raises:
             QueueFullError: There is no room, and the call must not wait (any longer).
             QueueClosedError: Shutdown began meanwhile.
             UsageError: This thread waits already, and a signal handler has called again.
         """
-        if self._scheduler.open_bytes + size <= self._roomy_bytes or not self._is_full(size, freed):
+        if self._scheduler.open_bytes + size <= self._roomy_bytes or not self._is_full(size, replaced):
             return
         if not house.opened:
             raise QueueFullError(f"{self._bound()}, and the queue is not started, so waiting would never end")
         if not block:
             raise QueueFullError(f"{self._bound()}; submit later, or let submit() block")
         me = get_ident()
-        if me in self.turns.values():  # a signal handler: what it interrupted is before it and cannot go on
+        if any(turn.thread == me for turn in self.turns):  # a signal handler: it interrupted one that cannot go on
             refuse_nested_call()
-        turn = threading.Lock()
+        turn = _Turn(me, size, replaced)
         try:
-            self.turns[turn] = me  # it keeps this place, however often it looks in vain
-            self._wait_in_turn(house, turn, size, timeout_s, freed)
+            self.turns[turn] = None  # it keeps this place, however often it looks in vain
+            self._wait_in_turn(house, turn, timeout_s)
         except BaseException:
             self.turns.pop(turn, None)
             self.let_in()
@@ -111,19 +122,20 @@ class Room:
         del self.turns[turn]  # the next one is let in once this task is accepted, or refused
 
     @waits
-    def _wait_in_turn(self, house: House, turn: threading.Lock, size: int, timeout_s: float | None, freed: int) -> None:
+    def _wait_in_turn(self, house: House, turn: "_Turn", timeout_s: float | None) -> None:
         engine = self._engine
         ends_at = None if timeout_s is None else engine.now() + timeout_s
-        while self._is_full(size, freed):
+        bell = turn.bell
+        while self._is_full(turn.size, turn.replaced):
             house.check_usable()
             if ends_at is not None and engine.now() >= ends_at:
                 raise QueueFullError(f"{self._bound()}, and no room came within {timeout_s:g} s")
-            turn.acquire(blocking=False)
+            bell.acquire(blocking=False)
             lock = house.lock
             lock.release()
             try:
                 if not engine.manual:
-                    turn.acquire(timeout=-1 if ends_at is None else max(0.0, ends_at - engine.now()))
+                    bell.acquire(timeout=-1 if ends_at is None else max(0.0, ends_at - engine.now()))
                 elif engine.step(ends_at):
                     self._callbacks.flush(lock)
                 elif ends_at is None:
@@ -134,8 +146,13 @@ class Room:
                 raise_pending()
         house.check_usable()
 
-    def _is_full(self, size: int, freed: int = 0) -> bool:
+    def _is_full(self, size: int, replaced: "Callable[[], Sequence[Task]] | None") -> bool:
         scheduler = self._scheduler
+        freed = 0
+        if replaced is not None:  # looked at anew each time: they may have begun or ended during a wait
+            tasks = replaced()
+            freed = len(tasks)
+            size -= sum(len(task.payload) for task in tasks)
         if self._max_pending is not None and scheduler.waiting - freed >= self._max_pending:
             return True
         if self._max_pending_bytes is None or not scheduler.open:
@@ -155,26 +172,45 @@ class Room:
         return f"{scheduler.open_bytes} bytes of payload wait already (max_pending_bytes={self._max_pending_bytes})"
 
     def let_in(self) -> None:
-        """Wake the caller that waits longest for room, if there is any.
+        """Wake the caller that waits longest for room, if there is enough for it.
 
         It looks again.  Whoever had its turn calls this, even if it submitted nothing after all:
-        the next one may have nothing else to be woken by.
+        the next one may have nothing else to be woken by.  Before it comes only who replaces what waits, and
+        so may need no room at all.
         """
-        if self.turns and not self._is_full(0):
-            _wake(next(iter(self.turns)))
+        is_first = True
+        for turn in self.turns:
+            if (is_first or turn.replaced is not None) and not self._is_full(turn.size, turn.replaced):
+                turn.wake()
+                return
+            is_first = False
 
     def free_all(self) -> None:
         """Wake every caller, to find that it waits in vain."""
         for turn in self.turns:
-            _wake(turn)
+            turn.wake()
+
+
+@final
+class _Turn:
+    """A caller that waits for room; as `Room.wait`."""
+
+    __slots__ = ("bell", "replaced", "size", "thread")
+
+    def __init__(self, thread: int, size: int, replaced: "Callable[[], Sequence[Task]] | None") -> None:
+        self.thread = thread
+        self.size = size
+        self.replaced = replaced
+        #: what it sleeps on
+        self.bell = threading.Lock()
+
+    def wake(self) -> None:
+        """Have it look again."""
+        if self.bell.locked():
+            self.bell.release()
 
 
 @shielded
 def _lock_again(lock: QueueLock) -> None:
     """Take the lock, which whoever called will give back: to raise before would give back another's."""
     lock.acquire()
-
-
-def _wake(turn: threading.Lock) -> None:
-    if turn.locked():
-        turn.release()

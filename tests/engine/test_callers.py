@@ -351,6 +351,66 @@ def test_C6_who_waits_longest_for_room_is_not_overtaken_by_those_who_need_less(t
             assert small.result(PATIENCE_S).result(PATIENCE_S) == 2000
 
 
+def crowded(queue: Queue) -> list[Handle[object]]:
+    """Have three tasks wait where there is room for one; the first of them as "old"."""
+    later = task(tasks.echo, delay=3600)
+    return queue.submit_many([later.using(id="old").spec(1), later.spec(2), later.spec(3)])
+
+
+def replace(queue: Queue, arg: object) -> Handle[object]:
+    return queue.submit(task(tasks.echo, id="old").spec(arg), on_conflict="replace")
+
+
+def test_C6_a_replacement_that_waits_is_let_in_when_there_is_room_but_for_what_it_replaces() -> None:
+    """That one may be due in an hour, and nothing else may happen until then."""
+    with ThreadPoolExecutor(1) as pool, Queue(workers=1, max_pending=1) as queue:
+        _, *others = crowded(queue)
+        new = pool.submit(replace, queue, "new")
+        assert wait_until(lambda: waiting_for_room(queue) == 1)
+        for other in others:
+            other.cancel()
+        assert new.result(PATIENCE_S).result(PATIENCE_S) == "new"
+
+
+def test_C6_a_replacement_does_not_wait_behind_those_who_need_room_of_their_own() -> None:
+    with ThreadPoolExecutor(2) as pool, Queue(workers=1, max_pending=1) as queue:
+        old, *others = crowded(queue)
+        last = pool.submit(queue.submit, tasks.echo, "last")
+        assert wait_until(lambda: waiting_for_room(queue) == 1)
+        new = pool.submit(replace, queue, "new")
+        assert wait_until(lambda: waiting_for_room(queue) == 2)
+        for other in others:
+            other.cancel()
+        assert new.result(PATIENCE_S).result(PATIENCE_S) == "new"
+        assert old.status is Status.CANCELLED
+        assert last.result(PATIENCE_S).result(PATIENCE_S) == "last"
+
+
+def test_C6_a_replacement_in_bytes_is_let_in_when_what_it_replaces_makes_room() -> None:
+    with ThreadPoolExecutor(1) as pool, Queue(workers=1, max_pending_bytes=10_000) as queue:
+        later = task(tasks.echo, delay=3600)
+        queue.submit(later.using(id="old").spec(bytes(8500)))
+        other = queue.submit(task(tasks.echo, delay=3600).spec(bytes(900)))
+        new = pool.submit(replace, queue, bytes(9200))
+        assert wait_until(lambda: waiting_for_room(queue) == 1)
+        other.cancel()
+        assert len(new.result(PATIENCE_S).result(PATIENCE_S)) == 9200  # type: ignore[arg-type]
+
+
+def test_C6_a_replacement_needs_a_place_once_what_it_replaces_has_gone() -> None:
+    """It was there when the wait began, and has been cancelled since."""
+    with ThreadPoolExecutor(1) as pool, Queue(workers=1, max_pending=1) as queue:
+        old, other, third = crowded(queue)
+        new = pool.submit(replace, queue, "new")
+        assert wait_until(lambda: waiting_for_room(queue) == 1)
+        old.cancel()
+        other.cancel()
+        with pytest.raises(TimeoutError):
+            new.result(0.05)
+        third.cancel()
+        assert new.result(PATIENCE_S).result(PATIENCE_S) == "new"
+
+
 def test_C6_who_gives_up_waiting_harms_nobody(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     with Queue(workers=1, max_pending=1) as queue:
