@@ -407,23 +407,30 @@ def lost(unraisable):  # within a `__del__`, where Python can only tell of it
 
 sys.unraisablehook = lost
 
-def take(results):
-    global caught
-    while True:
-        try:
-            for result in results:
-                yield_to.append(result)
-            return
-        except KeyboardInterrupt:
-            caught += 1
+# Elsewhere interrupts stay away: what compares is no program that catches them.  To change the mask runs
+# the handler of what came before.
+def masked(how):
+    signal.pthread_sigmask(how, [signal.SIGINT])
+
+masked(signal.SIG_BLOCK)
 
 def begun(begin):
     global caught
     while True:
         try:
-            return begin()
+            masked(signal.SIG_UNBLOCK)
+            begun = begin()
+            masked(signal.SIG_BLOCK)
+            return begun
         except KeyboardInterrupt:
             caught += 1
+
+def take(results):
+    def go_on():
+        for result in results:
+            yield_to.append(result)
+
+    begun(go_on)
 
 def work(number):
     if number % 100 == 99:
