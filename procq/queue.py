@@ -374,11 +374,6 @@ class Queue:
                 )
             self._supervisor.pause()
 
-    def _hold(self) -> None:
-        """Start nothing new, also amid a shutdown; for `procq run`, which then makes that a harsher one."""
-        with self._supervisor.entry:
-            self._supervisor.pause()
-
     def resume(self) -> None:
         """Go on after `pause`; else nothing changes."""
         with self._supervisor.entry:
@@ -565,24 +560,6 @@ class Queue:
                 supervisor.room.let_in()
             by_spec.update(handles)
             return [by_spec[spec] for spec in specs]
-
-    def _watch_spawned(
-        self,
-        tell: Callable[[list[Handle[Any]]], object],
-        defaults: Mapping[str, object],
-        overrides: Mapping[str, Mapping[str, object]],
-    ) -> None:
-        """Have `tell` called with the handles of tasks that are spawned, and those given options.
-
-        Options that they lack are taken from `defaults`, and whatever they say from `overrides` by their types.
-
-        It is called under the lock, in any thread, so it must be quick and call nothing of the queue.  For
-        `procq run`, before the queue is started.
-        """
-        offspring = self._supervisor.offspring
-        offspring.defaults = defaults
-        offspring.overrides = overrides
-        offspring.tell = partial(_tell_handles, self._supervisor, tell)
 
     # --- waiting -------------------------------------------------------------------------------
 
@@ -812,10 +789,6 @@ class Queue:
 
         with self._supervisor.entry:
             return Stats(self._supervisor, self._started_at)
-
-
-def _tell_handles(supervisor: Supervisor, tell: Callable[[list[Handle[Any]]], object], tasks: Iterable[Task]) -> None:
-    tell([handle_of(supervisor, task) for task in tasks])
 
 
 # --- the end of the interpreter ------------------------------------------------------------------

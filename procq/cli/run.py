@@ -36,6 +36,7 @@ from procq.handle import Handle, supervisor_of, task_of
 from procq.queue import Queue
 from procq.slots import DEFAULT_GROUP
 from procq.spec import TaskSpec
+from procq.steering import Steering
 from procq.units import format_seconds
 from procq.vetting import workers_by_group
 
@@ -107,7 +108,8 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         is_list = isinstance(work, list)
         options = _queue_options(entry, settings)
         queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
-        pertype.check_places(options["groups"], queue._supervisor.scheduler.capacity)  # noqa: SLF001 - our own
+        steering = Steering(queue)
+        pertype.check_places(options["groups"], steering.capacity)
         results = None
         if settings.results is not None:
             from procq.cli.results import Results  # noqa: PLC0415 - json, which most runs don't need
@@ -116,9 +118,9 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         pertype.know(types_in(entry, options))
         if not is_list and pertype.doubt():  # it may still be right, but to know that only hours later helps nobody
             terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
-        one = _Run(queue, settings, terminal, began_at=began_at, results=results)
-        # The façade's own, for this alone.
-        queue._watch_spawned(one.spawned, settings.for_tasks(), pertype.options)  # noqa: SLF001
+        one = _Run(queue, steering, settings, terminal, began_at=began_at, results=results)
+        steering.on_spawn(one.spawned)
+        steering.give_spawned(settings.for_tasks(), pertype.options)
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
         intake = Intake(queue, defaults=settings.for_tasks(), pertype=pertype, accepted=one.accepted)
         made = Producer(entry, work, intake, one.inbox)
@@ -203,6 +205,7 @@ class _Run:
     def __init__(
         self,
         queue: Queue,
+        steering: Steering,
         settings: RunSettings,
         terminal: Terminal,
         *,
@@ -210,6 +213,7 @@ class _Run:
         results: "Results | None",
     ) -> None:
         self._queue = queue
+        self._steering = steering
         self._settings = settings
         self._terminal = terminal
         self._results = results
@@ -230,7 +234,7 @@ class _Run:
         self._shown: set[tuple[str, str]] = set()
         self._producer: Producer | None = None
         self._ladder = Ladder(stop_timeout_s=settings.stop_timeout_s)
-        queue._supervisor.halt_listeners.append(self.inbox.put)  # noqa: SLF001 - part of the library itself
+        steering.on_halt(self.inbox.put)
         self._progress = Progress(
             terminal,
             mode="off" if settings.verbosity < 0 else settings.progress,
@@ -345,7 +349,7 @@ class _Run:
         if self._producer is not None:
             self._producer.stop()
         # What is said must be true at once, and the shutdown below begins in another thread.
-        self._queue._hold()  # noqa: SLF001 - made for this
+        self._steering.hold()
         self._say_stopping(step, running=self._queue.stats().counts[Status.RUNNING])
         match step:
             case Step.FINISH:
