@@ -660,7 +660,9 @@ class Queue:
 
         Items are read and submitted at once as far as `buffersize` allows, and then as results
         are taken.  The iterator raises the error of an item in its place and goes on with the
-        next; closing it, or letting go of it, cancels what was not taken, also what runs.
+        next; closing it, or letting go of it, cancels what was not taken, also what runs.  Once the queue
+        takes nothing more, by a shutdown or a halt say, no more is read: after what was accepted the iterator
+        raises that once, and ends.
 
         Args:
             fn: A function, or a task function with its options.  With a `timeout`, a delay or
