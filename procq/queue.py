@@ -362,7 +362,8 @@ class Queue:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
 
         It ends a `pause`.  May be called again, also from other threads while one call waits: a harsher mode or a
-        nearer deadline takes over at once, and every call returns the report.
+        nearer deadline takes over at once, and every call returns the report.  One in a callback does not
+        wait for that to end, nor for another one that waits for it.
 
         Args:
             timeout: When it has passed, what runs is asked to stop and killed after

@@ -257,6 +257,8 @@ class Supervisor:
     def _join_threads(self) -> None:
         """Wait for the end of procq's own threads, unless this thread does already, interrupted by a signal handler.
 
+        In a callback not for those that wait for it, as in another one that shuts a queue down at the same time.
+
         Such a wait holds a lock of the thread that it waits for, and a second one would never get it.
         """
         me = get_ident()
