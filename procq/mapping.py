@@ -27,7 +27,7 @@ from procq.core.task import Task
 from procq.engine import chunk
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError
 from procq.handle import Arrivals, Handle, error_of_attempt, task_of, warn_if_not_started
-from procq.interrupts import WATCH
+from procq.interrupts import WATCH, finalizes
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.payload import PLAIN, NotPicklable, dump_part, dumps_whole, loads, loads_once
@@ -525,6 +525,7 @@ class Results(Generic[R]):
             unit.handle.cancel()
         self._pending.clear()
 
+    @finalizes
     def __del__(self) -> None:
         pending = getattr(self, "_pending", None)
         if pending:

@@ -41,6 +41,7 @@ from procq.engine.local.machine import available_memory, quarter_of_memory
 from procq.errors import QueueClosedError, UnknownTaskError, UsageError
 from procq.halting import FailureLimit, Halt, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, handle_of, supervisor_of, task_of
+from procq.interrupts import finalizes
 from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
 from procq.making import OnConflict
@@ -319,6 +320,7 @@ class Queue:
             self.shutdown(mode="kill")
             raise
 
+    @finalizes
     def __del__(self) -> None:
         supervisor = getattr(self, "_supervisor", None)
         if supervisor is None or supervisor.forked or supervisor.is_attended or not supervisor.in_use:

@@ -315,7 +315,7 @@ def test_G4_shutdown_from_a_done_callback() -> None:
 def log_handler(handle: Callable[[logging.LogRecord], None]) -> Iterator[None]:
     """Have what the tasks of log_tasks.py log handled by a function."""
     logger, handler = logging.getLogger(log_tasks.NAME), logging.Handler()
-    handler.emit = handle  # type: ignore[method-assign]
+    handler.emit = handle  # type: ignore[method-assign, assignment]
     logger.addHandler(handler)
     try:
         yield
