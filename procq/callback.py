@@ -6,6 +6,9 @@ that cannot go on until what it logs is handled.  A third tells of events.  Know
 `put` and `close` are called under the queue's lock, and take this module's own inside it for a
 moment: a signal handler that interrupts them and calls the queue is refused there, where it would
 else wait for itself here.  The calls themselves are made under no lock.
+
+A call may shut its queue down, or another one, and so wait for the other threads of this kind: nobody
+waits for one that waits for it.
 """
 
 import contextlib
@@ -13,11 +16,16 @@ import threading
 from _queue import SimpleQueue
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import final
+from functools import partial
+from typing import Final, final
 
 from procq.log import DEBUG, ERROR, Logger
 
 logger = Logger(__name__)
+
+#: Which of these threads each thread waits for.  No lock: whoever waits writes first and looks then, so of
+#: those that wait for each other at least one sees it.
+_WAITS: "Final[dict[threading.Thread, threading.Thread]]" = {}
 
 
 @final
@@ -77,7 +85,7 @@ class CallbackThread:
             self._thread = thread
 
     def flush(self, lock: AbstractContextManager[object]) -> None:
-        """Wait until the calls that are due have been made, unless this is one of them.
+        """Wait until the calls that are due have been made, unless this is one of them or they wait for it.
 
         Args:
             lock: The queue's, which this thread does not hold.
@@ -88,13 +96,13 @@ class CallbackThread:
         flushed = threading.Event()
         with lock:
             self.put(flushed.set)
-        flushed.wait()
+        _wait(thread, flushed.wait)
 
     def join(self, timeout_s: float | None) -> None:
-        """Wait for the thread's end, unless this is it."""
+        """Wait for the thread's end, unless this is it, or it waits for this one."""
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(None if timeout_s is None else max(0.0, timeout_s))
+        if thread is not None:
+            _wait(thread, partial(thread.join, None if timeout_s is None else max(0.0, timeout_s)))
 
     def _run(self) -> None:
         while True:
@@ -112,3 +120,19 @@ class CallbackThread:
                 with contextlib.suppress(BaseException):  # a handler of the program's may raise too
                     logger.log(ERROR, "%s raised", self._what, exc_info=True)
             del call  # or it would keep a handle alive until the next one comes
+
+
+def _wait(thread: threading.Thread, wait: Callable[[], object]) -> None:
+    """Wait for a thread, unless that waits for this one, perhaps by way of others."""
+    me = threading.current_thread()
+    _WAITS[me] = thread
+    try:
+        at: threading.Thread | None = thread
+        seen: set[threading.Thread] = set()
+        while at is not None and at is not me and at not in seen:
+            seen.add(at)
+            at = _WAITS.get(at)
+        if at is not me:
+            wait()
+    finally:
+        _WAITS.pop(me, None)

@@ -27,6 +27,7 @@ from procq.errors import (
     WorkerLost,
     WorkerStartError,
 )
+from procq.interrupts import finalizes
 from procq.log import WARNING, Logger
 from procq.outcome import Ended, class_names
 from procq.payload import loads
@@ -94,6 +95,7 @@ class Handle(Generic[R_co]):
         else:
             task.owner = task.owner + 1 if isinstance(task.owner, int) else 1
 
+    @finalizes
     def __del__(self) -> None:
         supervisor = getattr(self, "_supervisor", None)  # Ctrl-C may have come before there was one
         if supervisor is not None:
@@ -375,6 +377,7 @@ class _Completed(Generic[R]):
             self._arrivals.forget(handle)
         self._handles.clear()
 
+    @finalizes
     def __del__(self) -> None:
         for task, handle in getattr(self, "_handles", {}).items():
             # Not here: this may run anywhere, even while the lock is held by this thread.

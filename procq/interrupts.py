@@ -11,8 +11,9 @@ stores and deletions in a row are never parted, with a last call into C behind t
 Where no change is marked, what must not happen without the other is written as such a row.
 
 CPython's own import system is not written so: an interrupt just after it has taken one of its locks
-leaves that taken, and whatever thread imports something then waits for ever, ours too.  So one that
-comes there is put off until it is elsewhere.
+leaves that taken, and whatever thread imports something then waits for ever, ours too.  And what is
+raised in a `__del__`, or as a weak reference tells that its object has gone, is lost: Python writes of it
+and goes on.  So an interrupt that comes there is put off until the thread is elsewhere.
 """
 
 import contextlib
@@ -21,11 +22,13 @@ import time
 from _thread import get_ident, start_new_thread
 from collections.abc import Callable
 from threading import main_thread
+from types import CodeType
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 if TYPE_CHECKING:
     import signal as _signal  # the C module has no stubs
-    from types import CodeType, FrameType
+    from types import FrameType
 else:
     import _signal  # without the enums of `signal`, 3 ms to import
 
@@ -38,6 +41,15 @@ _CHANGING: "Final[set[CodeType]]" = set()
 _WAITING: "Final[set[CodeType]]" = set()
 #: Functions that an interrupt must never hit.
 _SHIELDED: "Final[set[CodeType]]" = set()
+
+#: Functions that Python calls as an object goes, all of them brief; first those of weak dictionaries and sets,
+#: which stand within the function that makes one.
+_FINALIZING: Final = {
+    inner
+    for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)
+    for inner in kind.__init__.__code__.co_consts
+    if isinstance(inner, CodeType)
+}
 
 #: The files of what takes the locks of imports, as frames name them.
 _IMPORTING: Final = frozenset({"<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"})
@@ -92,6 +104,12 @@ def shielded(method: Callable[P, R]) -> Callable[P, R]:
     return method
 
 
+def finalizes(method: Callable[P, R]) -> Callable[P, R]:
+    """Mark a brief function that Python calls as an object goes, a `__del__` say: an interrupt comes after it."""
+    _FINALIZING.add(method.__code__)
+    return method
+
+
 def watch(owner: object) -> None:
     """A queue is opened: put our handler in the place of Python's own.
 
@@ -116,10 +134,13 @@ def raise_pending() -> None:
     """Raise the interrupt that came amid the change that is over now, if that was this thread's outermost.
 
     Raises:
-        KeyboardInterrupt: It was.
+        KeyboardInterrupt: It was; amid a finalizer it comes later.
     """
-    if get_ident() == main_thread().ident and not _is_amid_change(sys._getframe(1)):  # noqa: SLF001 - as `inspect` does
+    frame = sys._getframe(1)  # noqa: SLF001 - as `inspect` does
+    if get_ident() == main_thread().ident and not _is_amid_change(frame):
         WATCH.pending = False
+        if _is_finalizing(frame) and _come_again():
+            return
         WATCH.raised += 1
         raise KeyboardInterrupt
 
@@ -153,6 +174,8 @@ def _on_interrupt(number: int, frame: "FrameType | None") -> None:
     if _is_amid_change(frame):
         WATCH.pending = True
         return
+    if _is_finalizing(frame) and _come_again():
+        return
     if frame is not None and frame.f_code.co_filename in _IMPORTING and _put_off():
         return
     WATCH.put_off = 0
@@ -160,14 +183,28 @@ def _on_interrupt(number: int, frame: "FrameType | None") -> None:
     _signal.default_int_handler(number, frame)
 
 
-def _put_off() -> bool:
-    """Have the interrupt come again a moment later; return False if it must come now.
+def _is_finalizing(frame: "FrameType | None") -> bool:
+    """Whether what is raised in a frame of this thread would be lost in a finalizer of ours."""
+    while frame is not None:
+        if frame.f_code in _FINALIZING:
+            return True
+        frame = frame.f_back
+    return False
 
-    By a true signal and no mere note for the interpreter: that would not end a wait in C.
-    """
+
+def _put_off() -> bool:
+    """Have the interrupt come again a moment later, unless it was put off too often; return whether it will."""
     if WATCH.put_off >= _PUT_OFFS:
         return False
     WATCH.put_off += 1
+    return _come_again()
+
+
+def _come_again() -> bool:
+    """Have the interrupt come again a moment later; return False if it cannot.
+
+    By a true signal and no mere note for the interpreter: that would not end a wait in C.
+    """
     try:
         # Not of `threading`, which takes locks and may be what is being imported.
         start_new_thread(_interrupt_later, (get_ident(),))

@@ -27,7 +27,7 @@ from procq.core.task import Task
 from procq.engine import chunk
 from procq.errors import EngineError, InternalError, QueueClosedError, UsageError
 from procq.handle import Arrivals, Handle, error_of_attempt, task_of, warn_if_not_started
-from procq.interrupts import WATCH
+from procq.interrupts import WATCH, finalizes
 from procq.outcome import Ended
 from procq.parcel import Parcel, Payload
 from procq.payload import PLAIN, NotPicklable, dump_part, dumps_whole, loads, loads_once
@@ -45,6 +45,9 @@ BLOCK: Final = 256
 #: Tasks in flight for each worker unless the user says otherwise: one that runs, one that waits
 #: behind it, and two whose results are being read.
 AHEAD: Final = 4
+
+#: What a submit raises once the queue is over, whatever the item.
+_OVER: Final = (QueueClosedError, EngineError, InternalError)
 
 #: Options that a chunk of items can have as well as one item; any other asks for a task for each.
 _SHARED: Final = frozenset({
@@ -99,6 +102,8 @@ Part: TypeAlias = "list[Any] | BaseException | Unit"
 class Results(Generic[R]):
     """The results of a `map`, one by one; an error is raised in its place and does not end it.
 
+    Once the queue takes nothing more, that is raised once, after what was accepted, and it is over.
+
     Made by `Queue.map`.  For one thread at a time.
     """
 
@@ -141,7 +146,7 @@ class Results(Generic[R]):
         #: all and only units that have not ended, or of whose end nothing is known here
         self._pending: dict[Task, Unit] = {}
         self._arrivals = Arrivals()
-        #: what the input raised; until it is told nothing more is read
+        #: what the input raised, or the queue that takes no more of it; until it is told nothing more is read
         self._input_error: Exception | None = None
         #: open while a unit is submitted; an interrupt that ends one leaves nothing that has to be whole
         self._change = Change()
@@ -265,11 +270,32 @@ class Results(Generic[R]):
         """Submit what was read, each item alone or many together, and note it in its order."""
         if not self._unsent:
             return
+        try:
+            self._send_all()
+        except _OVER as error:
+            self._end_input(error)
+            return
+        self._unsent = []
+        self._sent = 0
+
+    def _send_all(self) -> None:
         if len(self._unsent) - self._sent == 1 or self._chunks is None:
             while self._sent < len(self._unsent):
                 self._submit_alone(self._args_of(self._unsent[self._sent]))
         else:
             self._send_together(self._unsent)
+
+    def _end_input(self, error: Exception) -> None:
+        """The queue takes nothing more, and what is left of the input would be refused item by item, perhaps for ever.
+
+        The error is told once, after all that was accepted.
+        """
+        self._source.close()
+        is_new = self._input_error is None
+        if not is_new:
+            error.__context__ = self._input_error
+        self._in_flight += is_new
+        self._input_error = error
         self._unsent = []
         self._sent = 0
 
@@ -335,6 +361,8 @@ class Results(Generic[R]):
         spec = call_spec(chunk.run, (fn_data, blocks, self._source.is_bare), {}, options)
         try:
             self._submit(partial(self._queue.submit, spec), items, blocks)
+        except _OVER:
+            raise
         except Exception as error:  # noqa: BLE001 - a refusal: raised in the place of each item
             self._add_error(error)
             for _ in range(items - 1):
@@ -343,6 +371,8 @@ class Results(Generic[R]):
     def _submit_alone(self, args: tuple[Any, ...]) -> None:
         try:
             self._submit(partial(self._queue.submit, self._fn, *args), 1)
+        except _OVER:
+            raise
         except Exception as error:  # noqa: BLE001 - a refusal: raised in its place
             self._add_error(error)
 
@@ -444,7 +474,7 @@ class Results(Generic[R]):
             args = self._loaded(item)
             submit = partial(self._queue._submit_begun, self._fn, args, ended)  # noqa: SLF001 - its own
             return self._submit_again(submit, unit, position)
-        except (QueueClosedError, EngineError, InternalError):  # it is not tried again, and ended as it did
+        except _OVER:  # it is not tried again, and ended as it did
             task = Task(unit.handle.id, unit.handle.type, b"", Options({}))
             task.failures = 1
             return error_of_attempt(task, ended)
@@ -463,7 +493,7 @@ class Results(Generic[R]):
             try:
                 submit = partial(self._queue.submit, self._fn, *self._loaded(item))
                 parts.append(self._submit_again(submit, unit, position))
-            except (QueueClosedError, EngineError, InternalError):
+            except _OVER:
                 parts.append(cast("Exception", unit.handle.error))
             except Exception as error:  # noqa: BLE001 - a refusal
                 parts.append(error)
@@ -495,6 +525,7 @@ class Results(Generic[R]):
             unit.handle.cancel()
         self._pending.clear()
 
+    @finalizes
     def __del__(self) -> None:
         pending = getattr(self, "_pending", None)
         if pending:

@@ -39,6 +39,7 @@ from procq.errors import QueueClosedError, UnknownTaskError, UsageError
 from procq.halting import FailureLimit, Halt, OnFailure, RunDeadline
 from procq.handle import Handle, TaskResult, handle_of, supervisor_of, task_of
 from procq.inside import check_on_conflict
+from procq.interrupts import finalizes
 from procq.lock import refuse_nested_call
 from procq.log import WARNING, Logger
 from procq.offspring import heads_of
@@ -298,6 +299,7 @@ class Queue:
             self.shutdown(mode="kill")
             raise
 
+    @finalizes
     def __del__(self) -> None:
         supervisor = getattr(self, "_supervisor", None)
         if supervisor is None or supervisor.forked or supervisor.is_attended or not supervisor.in_use:
@@ -341,7 +343,8 @@ class Queue:
         """Take no more work, bring what there is to its end, and leave nothing behind; blocks.
 
         It ends a `pause`.  May be called again, also from other threads while one call waits: a harsher mode or a
-        nearer deadline takes over at once, and every call returns the report.
+        nearer deadline takes over at once, and every call returns the report.  One in a callback does not
+        wait for that to end, nor for another one that waits for it.
 
         Args:
             timeout: When it has passed, what runs is asked to stop and killed after
@@ -619,7 +622,9 @@ class Queue:
 
         Items are read and submitted at once as far as `buffersize` allows, and then as results
         are taken.  The iterator raises the error of an item in its place and goes on with the
-        next; closing it, or letting go of it, cancels what was not taken, also what runs.
+        next; closing it, or letting go of it, cancels what was not taken, also what runs.  Once the queue
+        takes nothing more, by a shutdown or a halt say, no more is read: after what was accepted the iterator
+        raises that once, and ends.
 
         Args:
             fn: A function, or a task function with its options.  With a `timeout`, a delay or

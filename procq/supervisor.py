@@ -257,6 +257,8 @@ class Supervisor:
     def _join_threads(self) -> None:
         """Wait for the end of procq's own threads, unless this thread does already, interrupted by a signal handler.
 
+        In a callback not for those that wait for it, as in another one that shuts a queue down at the same time.
+
         Such a wait holds a lock of the thread that it waits for, and a second one would never get it.
         """
         me = get_ident()
@@ -823,7 +825,7 @@ class Supervisor:
     def orphan(self, task: Task) -> None:
         """Note that a handle of a task has gone; takes no lock for long, so that `__del__` may call it anywhere."""
         # A deque takes no lock.  Whoever holds ours, or the next to do so, lets go of the task; if it has
-        # ended and is big, that should be now.  Only then: Ctrl-C is lost if it comes within a `__del__`.
+        # ended and is big, that should be now.  Only then: it takes a thousand times as long.
         self.orphans.append(task)
         value, payload = task.value, task.payload
         if (value is None or len(value) < _BIG_BYTES) and not isinstance(payload, Parcel) and len(payload) < _BIG_BYTES:

@@ -1,5 +1,6 @@
 """Items of a map that share a task: nobody need notice (contract F2)."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,14 +18,18 @@ from procq.source import BYTES_MAX
 
 def outcomes(results: Iterator[object]) -> list[object]:
     """Take all results; an error stands for itself."""
-    taken: list[object] = []
+    return list(each_outcome(results))
+
+
+def each_outcome(results: Iterator[object]) -> Iterator[object]:
+    """Take results one by one; an error stands for itself."""
     while True:
         try:
-            taken.append(next(results))
+            yield next(results)
         except StopIteration:
-            return taken
+            return
         except Exception as error:  # noqa: BLE001 - each test says which are expected
-            taken.append(error)
+            yield error
 
 
 def ended(queue: procq.Queue) -> int:
@@ -465,6 +470,65 @@ def test_F2_a_shutdown_that_cuts_a_chunk_off_is_told_for_each_item(driver: Drive
 
     assert len(taken) == 10
     assert all(isinstance(error, errors.TaskCancelled) for error in taken)
+
+
+def endless(closed: list[str]) -> Iterator[int]:
+    try:
+        yield from itertools.count()
+    finally:
+        closed.append("closed")
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_F2_a_map_over_an_endless_input_ends_with_its_queue(driver: Driver, chunksize: int, ordered: bool) -> None:  # noqa: FBT001
+    """What was accepted is told, then once that no more is; and the input is let go of."""
+    closed: list[str] = []
+    queue = driver.queue()
+    results = queue.map(tasks.echo, endless(closed), chunksize=chunksize, ordered=ordered, buffersize=6)
+    queue.shutdown()
+
+    taken = list(itertools.islice(each_outcome(results), 100))
+
+    assert [type(error) for error in taken] == [errors.TaskCancelled] * 6 + [errors.QueueClosedError]
+    assert closed == ["closed"]
+    assert next(results, "over") == "over"
+
+
+def test_G6_a_map_over_an_endless_input_ends_with_the_halt_of_its_queue(driver: Driver) -> None:
+    queue = driver.started(max_failures=1)
+    results = queue.map(invert, itertools.repeat(0))
+
+    *taken, last = itertools.islice(each_outcome(results), 1000)
+
+    assert isinstance(taken[0], ZeroDivisionError)
+    assert {type(error) for error in taken[1:]} <= {errors.TaskCancelled}
+    assert isinstance(last, errors.QueueClosedError)
+    assert "max_failures=1" in str(last)
+
+
+def test_F2_a_map_that_a_closed_queue_refuses_at_once_says_so_once(driver: Driver) -> None:
+    queue = driver.started()
+    queue.shutdown()
+
+    taken = outcomes(queue.map(tasks.echo, range(10)))
+
+    assert [type(error) for error in taken] == [errors.QueueClosedError]
+
+
+def test_F2_an_input_that_closes_the_queue_and_raises_loses_neither_error(driver: Driver) -> None:
+    queue = driver.started()
+
+    def items() -> Iterator[int]:
+        yield 1
+        queue.shutdown()
+        raise LookupError("the input")
+
+    taken = outcomes(queue.map(tasks.echo, items(), chunksize=2))
+
+    assert [type(error) for error in taken] == [errors.QueueClosedError]
+    assert isinstance(taken[0], errors.QueueClosedError)
+    assert isinstance(taken[0].__context__, LookupError)
 
 
 def test_F2_after_a_shutdown_an_item_that_failed_tells_its_error(driver: Driver) -> None:

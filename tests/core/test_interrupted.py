@@ -1,12 +1,14 @@
 """What Ctrl-C ended at any moment and is then gone on with, or done again (contract C4, F2)."""
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from tests.support.interrupting import CALLS, SUPERVISOR, Interrupter, Rebuilt, counted, counted_or_failed, first_calls
 
-from procq import Handle, as_completed, task, testing
+from procq import Handle, Queue, as_completed, task, testing
 
 #: Not what an inline queue calls while it plays the worker, too.
 MODULES = ("procq.mapping", "procq.source", "procq.change", "procq.handle", "procq.queue", "procq.batch", "procq.spec")
@@ -52,6 +54,60 @@ def test_nothing_is_interrupted_amid_a_finalizer_where_python_would_only_tell_of
         with interrupter.watching():
             handles.clear()
         assert not interrupter.done
+
+
+def big_result(queue: Queue) -> object:
+    """Return the only handle of a task that is let go of as soon as that is."""
+    handle = queue.submit(bytes, 100_000)
+    handle.wait()
+    return handle
+
+
+def begun_map(queue: Queue) -> object:
+    return queue.map(counted, itertools.count())
+
+
+def begun_wait(queue: Queue) -> object:
+    return as_completed([queue.submit(task(counted, delay=3600).spec(1))])
+
+
+def with_a_spec(queue: Queue) -> object:
+    """Return a spec that the queue knows, and forgets with it."""
+    spec = task(counted).spec(1)
+    queue.submit(spec)
+    return spec
+
+
+def other_queue(_: Queue) -> object:
+    other = testing.inline().start()
+    other.submit(counted, 1)
+    return other
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore:a Queue was dropped:ResourceWarning")
+@pytest.mark.parametrize("make", [big_result, begun_map, begun_wait, with_a_spec, other_queue])
+@first_calls
+def test_G4_ctrl_c_amid_a_finalizer_of_ours_comes_after_it(make: Callable[[Queue], object]) -> None:
+    """Python would only tell of it, and the program would go on."""
+    number = 0
+    with testing.inline() as queue:
+        while True:
+            things = [make(queue)]
+            interrupter = Interrupter(number, *ALL, "procq.testing", amid_finalizers=True)
+            try:
+                with interrupter.watching():
+                    things.clear()
+                if not interrupter.done:
+                    break
+                threading.Event().wait(20)
+            except KeyboardInterrupt:
+                number += 1
+            else:
+                pytest.fail(f"Ctrl-C was lost at moment {number}")
+        queue.shutdown(mode="kill")
+
+    assert number > 0
 
 
 @pytest.mark.slow

@@ -1,17 +1,20 @@
 """Every way to end a queue, and that nothing is left behind (contract G; PAIN H05, H11, H21, H23)."""
 
 import gc
+import logging
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal
 
 import pytest
-from tests.support import process_tasks as tasks
+from tests.support import log_tasks, process_tasks as tasks
 from tests.support.leaks import gone, no_leaks, wait_until  # noqa: F401 - a fixture
 from tests.support.looking import PATIENCE_S, pids, run_file, run_script, states
 from tests.support.process_tasks import Gate
@@ -308,6 +311,59 @@ def test_G4_shutdown_from_a_done_callback() -> None:
     assert queue.shutdown() == reports[0]
 
 
+@contextmanager
+def log_handler(handle: Callable[[logging.LogRecord], None]) -> Iterator[None]:
+    """Have what the tasks of log_tasks.py log handled by a function."""
+    logger, handler = logging.getLogger(log_tasks.NAME), logging.Handler()
+    handler.emit = handle  # type: ignore[method-assign, assignment]
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_G4_shutdown_from_all_threads_of_callbacks_at_once() -> None:
+    """None of them waits for one that waits for it."""
+    together = threading.Barrier(3, timeout=PATIENCE_S)
+    reports: SimpleQueue[ShutdownReport] = SimpleQueue()
+
+    def shut_down(queue: Queue) -> None:
+        together.wait()
+        reports.put(queue.shutdown())
+
+    def hear(event: dict[str, object]) -> None:
+        if event["ev"] == "task.ended":
+            shut_down(queue)
+
+    queue = Queue(workers=1, on_event=hear)
+    with log_handler(lambda _: shut_down(queue)):
+        queue.submit(log_tasks.say, "go").add_done_callback(lambda _: shut_down(queue))
+        queue.start()
+        assert [reports.get(timeout=PATIENCE_S).succeeded for _ in range(3)] == [1, 1, 1]
+        queue.shutdown()
+    assert_gone(queue)
+
+
+def test_G4_callbacks_of_two_queues_each_shut_the_other_down() -> None:
+    together = threading.Barrier(2, timeout=PATIENCE_S)
+    reports: SimpleQueue[ShutdownReport] = SimpleQueue()
+
+    def shut_down(queue: Queue) -> None:
+        together.wait()
+        reports.put(queue.shutdown())
+
+    one, other = Queue(workers=1), Queue(workers=1)
+    one.submit(tasks.nothing).add_done_callback(lambda _: shut_down(other))
+    other.submit(tasks.nothing).add_done_callback(lambda _: shut_down(one))
+    one.start()
+    other.start()
+    assert [reports.get(timeout=PATIENCE_S).succeeded for _ in range(2)] == [1, 1]
+    one.shutdown()
+    other.shutdown()
+    assert_gone(one)
+
+
 def test_F4_callbacks_run_before_shutdown_returns() -> None:
     called: list[str] = []
     with Queue(workers=1) as queue:
@@ -592,7 +648,7 @@ def test_H23_the_interpreter_ends_with_work_pending(ending: str, tmp_path: Path)
         import sys, threading
         from pathlib import Path
         from procq import Queue
-        from tests.support import process_tasks as tasks
+        from tests.support import log_tasks, process_tasks as tasks
         from tests.support.process_tasks import Gate
 
         gate = Gate(Path(sys.argv[1]))
@@ -621,7 +677,7 @@ def test_H23_the_interpreter_ends_with_work_pending(ending: str, tmp_path: Path)
 def test_H23_a_submit_after_shutdown_is_refused_at_once() -> None:
     done = run_script("""
         from procq import Queue
-        from tests.support import process_tasks as tasks
+        from tests.support import log_tasks, process_tasks as tasks
         with Queue(workers=1) as queue:
             print(queue.submit(tasks.echo, 1).result())
         queue.submit(tasks.echo, 2)
@@ -636,7 +692,7 @@ def test_G4_at_the_exit_of_a_thread_that_is_not_the_main_one() -> None:
     done = run_script("""
         import threading
         from procq import Queue
-        from tests.support import process_tasks as tasks
+        from tests.support import log_tasks, process_tasks as tasks
         def work():
             with Queue(workers=1) as queue:
                 started.set()
@@ -671,7 +727,7 @@ def test_H20_ctrl_c_at_any_moment_of_a_program_that_submits_ends_it() -> None:
         import random, signal, threading, time
         from procq import Queue
         from procq.errors import EngineError
-        from tests.support import process_tasks as tasks
+        from tests.support import log_tasks, process_tasks as tasks
 
         def interrupt(*_):
             raise KeyboardInterrupt

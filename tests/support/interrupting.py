@@ -43,13 +43,21 @@ class Interrupter:
         number: Which moment.
         modules: The names of the modules.
         handler: What is called then.
+        amid_finalizers: Whether the moments of a `__del__` count too: what is raised there Python tells of only.
 
     Attributes:
         done: Whether that moment has come.
     """
 
-    def __init__(self, number: int, *modules: str, handler: "Handler" = interrupts._on_interrupt) -> None:
+    def __init__(
+        self,
+        number: int,
+        *modules: str,
+        handler: "Handler" = interrupts._on_interrupt,
+        amid_finalizers: bool = False,
+    ) -> None:
         self.done = False
+        self._amid_finalizers = amid_finalizers
         self._handler = handler
         self._left = number
         self._modules = modules
@@ -75,7 +83,9 @@ class Interrupter:
         caller = frame.f_back
         if caller in self._at:
             self._at[caller] = (self._at[caller][0], True)
-        if frame.f_globals.get("__name__") not in self._modules or _is_finalizing(frame):
+        if frame.f_globals.get("__name__") not in self._modules:
+            return None
+        if not self._amid_finalizers and _is_finalizing(frame):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         self._at[frame] = (-1, False)

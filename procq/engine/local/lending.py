@@ -21,6 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 from procq.engine.local import wire
+from procq.interrupts import finalizes
 from procq.parcel import Parcel
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Lending:
                 return
         raise wire.WireError("it asked for shared memory that its task was not given")
 
+    @finalizes
     def _unshared(self, key: int, _reference: object) -> None:
         """Take note that shared memory is referred to no more."""
         self._gone.append(key)
