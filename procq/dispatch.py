@@ -124,7 +124,7 @@ class Dispatcher:
         scheduler = self._scheduler
         engine = self._engine
         brake = self._brake
-        next_ready = scheduler.ready.peek  # without a call between
+        next_ready = scheduler.ready.peek  # `Scheduler.next_ready` without its own call
         while not brake.is_pulled:  # to take a task back may bring the news
             task = next_ready(group)
             if task is None:

@@ -104,7 +104,8 @@ def check_on_conflict(value: object) -> None:
     if value not in ON_CONFLICT:
         from procq.errors import UsageError  # noqa: PLC0415 - not on a worker's way until it is needed
 
-        raise UsageError(f"on_conflict={value!r}: must be 'raise', 'same' or 'replace'")
+        *others, last = map(repr, ON_CONFLICT)
+        raise UsageError(f"on_conflict={value!r}: must be {', '.join(others)} or {last}")
 
 
 class Terminated(BaseException):

@@ -116,6 +116,7 @@ def watch(owner: object) -> None:
     Thread-safe.  Off the main thread, the only one that may, the handler stays as it is.
     """
     WATCH.owners.add(owner)
+    WATCH.put_off = 0
     _replace(_signal.default_int_handler, _on_interrupt)
 
 
@@ -172,6 +173,7 @@ def _on_interrupt(number: int, frame: "FrameType | None") -> None:
     if not WATCH.owners:
         _replace(_on_interrupt, _signal.default_int_handler)
     if _is_amid_change(frame):
+        WATCH.put_off = 0
         WATCH.pending = True
         return
     if _is_finalizing(frame) and _come_again():

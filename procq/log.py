@@ -1,10 +1,11 @@
 """Loggers that do not import `logging`, which is 5 ms for every program.
 
-Where a program has, a logger of the usual name does the rest.  Where it has not, nobody can have set
-up anything, and what `logging` does then is done here: what is a warning or more goes to standard error
+Where the program has imported it, a logger of the usual name does the rest.  Where it has not, nobody can
+have set up anything, and what `logging` does then is done here: what is a warning or more goes to standard error
 as it is.  So none of our threads ever waits for an import of the main thread's to tell of something.
 """
 
+import contextlib
 import sys
 from types import ModuleType
 from typing import Final, final
@@ -35,16 +36,17 @@ class Logger:
 
 
 def loaded_logging() -> ModuleType | None:
-    """Return `logging`; None if nobody has imported it, or somebody is about to."""
+    """Return `logging`; None if nobody has imported it, or it is being imported now."""
     module = sys.modules.get("logging")
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
 def write(level: int, text: str, *, exc_info: bool = False) -> None:
-    """Do what `logging` does where nobody has set it up (its `lastResort`)."""
+    """Do what `logging` does where nobody has set it up (its `lastResort`); a stream that is no good harms nobody."""
     if level < WARNING or sys.stderr is None:
         return
-    sys.stderr.write(f"{text}\n")
     error = sys.exc_info()[1]
-    if exc_info and error is not None:
-        sys.__excepthook__(type(error), error, error.__traceback__)
+    with contextlib.suppress(OSError, ValueError):  # its reader has gone, or it is closed
+        sys.stderr.write(f"{text}\n")
+        if exc_info and error is not None:
+            sys.__excepthook__(type(error), error, error.__traceback__)

@@ -282,6 +282,6 @@ def _instant(value: "float | datetime | None", now: float) -> float | None:
         return None
     if isinstance(value, int | float):
         return now + value
-    from datetime import datetime  # noqa: PLC0415 - imported by the user already
+    from datetime import datetime  # noqa: PLC0415 - few tasks have an instant
 
     return now + (value - datetime.now(value.tzinfo)).total_seconds()

@@ -364,18 +364,23 @@ class Queue:
     def pause(self) -> None:
         """Start nothing new; what runs goes on, what was sent ahead is taken back (contract H1).
 
-        A shutdown ends it, and none can begin amid one: to drain is to run all that was accepted.
+        A shutdown ends it.  Once one has begun there is none: a drain runs all that was accepted.
 
         Raises:
             QueueClosedError: Shutdown has begun, or the queue has halted.
+            EngineError, InternalError: The queue has broken.
         """
-        with self._supervisor.entry:
-            if self._supervisor.closing:
-                how = "has halted" if self._supervisor.halted else "is shutting down"
+        supervisor = self._supervisor
+        with supervisor.entry:
+            supervisor.check_alive()
+            if supervisor.drains:
                 raise QueueClosedError(
-                    f"the queue {how} and can't be paused; to start nothing more call shutdown(mode='finish')"
+                    "the queue is being drained and can't be paused; to start nothing more call shutdown(mode='finish')"
                 )
-            self._supervisor.pause()
+            if supervisor.closing:
+                how = "has halted" if supervisor.halted else "was shut down"
+                raise QueueClosedError(f"the queue {how} and can't be paused; it starts nothing more anyway")
+            supervisor.pause()
 
     def resume(self) -> None:
         """Go on after `pause`; else nothing changes."""
@@ -548,8 +553,14 @@ class Queue:
         known = supervisor.scheduler.tasks
         drafts = draft_all(specs, self._handlers, lambda spec: is_known(spec, by_spec, known, on_conflict))
         with supervisor.entry:
-            if drafts:
-                size = sum(len(draft.payload) for draft in drafts.values())
+            payloads = [draft.payload for draft in drafts.values()]
+            if any(draft.id in known for draft in drafts.values()):
+                # What is known, or refused, needs no room and must not wait for any.
+                supervisor.check_usable()
+                batch, _ = tasks_of_specs(specs, drafts, supervisor, by_spec, self._free_id, on_conflict)
+                payloads = [task.payload for task in batch.new]
+            if payloads:
+                size = sum(map(len, payloads))
                 # A submit that takes the places of others needs no room beside them.
                 replaced = partial(waiting_under, drafts.values(), known) if on_conflict == "replace" else None
                 supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s, replaced=replaced)

@@ -1,7 +1,7 @@
 """Whether there is room for more tasks, and whose turn it is when there is (contract C6).
 
 Counts what waits and its bytes, lets callers wait in the order in which they came, and wakes the
-first of them.  Knows nothing of what the tasks are.
+first of them; before it only who replaces what waits.  Of tasks it knows their payloads' sizes alone.
 
 Everything here happens under the queue's lock, which a caller that waits gives up meanwhile.
 """
@@ -175,12 +175,12 @@ class Room:
         """Wake the caller that waits longest for room, if there is enough for it.
 
         It looks again.  Whoever had its turn calls this, even if it submitted nothing after all:
-        the next one may have nothing else to be woken by.  Before it comes only who replaces what waits, and
-        so may need no room at all.
+        the next one may have nothing else to be woken by.  Before it comes only who takes the place of what
+        waits, which may be all the room that there will be.
         """
         is_first = True
         for turn in self.turns:
-            if (is_first or turn.replaced is not None) and not self._is_full(turn.size, turn.replaced):
+            if (is_first or turn.replaces) and not self._is_full(turn.size, turn.replaced):
                 turn.wake()
                 return
             is_first = False
@@ -203,6 +203,11 @@ class _Turn:
         self.replaced = replaced
         #: what it sleeps on
         self.bell = threading.Lock()
+
+    @property
+    def replaces(self) -> bool:
+        """Whether it takes the place of something that waits now."""
+        return self.replaced is not None and bool(self.replaced())
 
     def wake(self) -> None:
         """Have it look again."""

@@ -1,6 +1,6 @@
 """What `procq run` needs of a queue beyond what programs are given: to see more of it, and to stop it in steps.
 
-The one door for that: nothing else of the command line looks into a queue.
+The one door for that.  Of a task the command line knows more by `handle.task_of`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -55,6 +55,14 @@ class Steering:
         """
         self._supervisor.offspring.defaults = defaults
         self._supervisor.offspring.overrides = overrides
+
+    def check_alive(self) -> None:
+        """Refuse to go by a queue that has broken.
+
+        Raises:
+            EngineError, InternalError: Its own thread has failed.
+        """
+        self._supervisor.check_alive()
 
     def hold(self) -> None:
         """Start nothing new, also amid a shutdown, which is then to be made a harsher one; may block briefly."""

@@ -156,6 +156,11 @@ class Supervisor:
         return self._closing.mode is not None
 
     @property
+    def drains(self) -> bool:
+        """Whether a shutdown runs all that was accepted, and has not come to its end."""
+        return self._closing.mode == "drain" and not self._all_closed.is_set()
+
+    @property
     def halted(self) -> Halt | None:
         """Why the queue has halted by itself; None: it has not."""
         return self._closing.halted
@@ -579,7 +584,7 @@ class Supervisor:
             self.brake.judge()
 
     def _take_back(self, task: Task, now: float) -> None:
-        """Take back a task sent ahead, amid a report: of what is read by that the loop may know nothing."""
+        """Take back a task sent ahead, amid a report; that may read others, of which the loop must come to know."""
         self.dispatcher.take_back(task, now)
         self.engine.wake()
 

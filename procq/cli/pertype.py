@@ -149,11 +149,12 @@ class PerType:
         self._typed: dict[tuple[str, str], str] = {}
         for text in sets:
             type_name, option, value = _read(text)
-            before = self._typed.setdefault((type_name, option), text)
-            if option in self.options.get(type_name, ()):
+            before = self._typed.get((type_name, option))
+            if before is not None:
                 raise CommandLineError(
                     f"--set {type_name}.{option} is given twice: {before} and {text}", hint="leave one of them out"
                 )
+            self._typed[type_name, option] = text
             self.options.setdefault(type_name, {})[option] = value
             self._flags[type_name] = f"--set {text}"
         for type_name, options in self.options.items():

@@ -32,7 +32,7 @@ from procq.core.states import Priority, Status
 from procq.engine.local.machine import usable_cpus
 from procq.errors import InternalError, JobsFileError, PayloadError, ProcqError, UsageError
 from procq.halting import Halted
-from procq.handle import Handle, supervisor_of, task_of
+from procq.handle import Handle, task_of
 from procq.queue import Queue
 from procq.slots import DEFAULT_GROUP
 from procq.spec import TaskSpec
@@ -142,7 +142,7 @@ def _queue_options(entry: Entry, settings: RunSettings) -> dict[str, Any]:
     """Return the parameters of the queue of a run; flags win over what `@procq.jobs` carries."""
     options: dict[str, Any] = loader.queue_options(entry) | settings.for_queue()
     limits = options.get("limits")
-    if settings.limits and (limits is None or isinstance(limits, Mapping)):  # what is neither the queue will refuse
+    if settings.limits and (limits is None or isinstance(limits, Mapping)):  # else the queue refuses it
         options["limits"] = {**(limits or {}), **dict(settings.limits)}
     if settings.policy is not None:
         options["policy"] = _POLICIES[settings.policy]()
@@ -164,7 +164,7 @@ def _queue(entry: Entry, settings: RunSettings, options: dict[str, Any], *, is_l
             workers = sum(options["groups"].values())
             ahead = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
             bound = options.get("max_pending")
-            if bound is None or isinstance(bound, int):  # what is neither the queue will refuse
+            if bound is None or isinstance(bound, int):  # anything else is left for the queue to refuse
                 options["max_pending"] = ahead if bound is None else min(ahead, bound)
         return Queue(**options)
     except TypeError as error:
@@ -200,7 +200,7 @@ def workers_of(settings: RunSettings, workers: int | None, groups: Mapping[str, 
 
 @final
 class _Run:
-    """The state of a run; the main thread's, but for `accepted`, which the producer's thread calls."""
+    """The state of a run; the main thread's, but `accepted` is called by the producer's, and `spawned` by any."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class _Run:
                 # At once, if the loop itself broke; otherwise all has ended already.
                 self._queue.shutdown(timeout=0, mode="kill")
             made.stop()
-            self._check_alive()
+            self._steering.check_alive()  # else a run whose queue broke under it would be judged
             self._collect()
             self._progress.end()
             code = self._close(report)
@@ -386,16 +386,6 @@ class _Run:
             self.inbox.put(Stopped(None, error))
         else:
             self.inbox.put(Stopped(report))
-
-    def _check_alive(self) -> None:
-        """Refuse to judge a run whose queue broke under it.
-
-        Raises:
-            InternalError: The supervisor's thread failed.
-        """
-        for handle, _ in self._open.values():
-            supervisor_of(handle).check_alive()
-            return
 
     # --- tasks that ended ----------------------------------------------------------------------
 

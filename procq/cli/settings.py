@@ -232,7 +232,7 @@ class RunSettings:
     deadline_s: float | None = _flag(
         "--deadline", read=_deadline, metavar="D|HH:MM", help="end the run by then, exit code 4"
     )
-    #: `KEEP_GOING`, whatever the jobs file says, and `AT_FIRST` are of the flags without a number
+    #: `KEEP_GOING` (-k, wins over the jobs file) and `AT_FIRST` (-x) stand for the flags that take no number
     max_failures: int | str | None = _either(
         _switch(
             ("-x", AT_FIRST, "stop at the first failure: --max-failures 1"),

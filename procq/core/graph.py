@@ -89,7 +89,10 @@ def settle(ended: Task, told: Sequence[Task], cut: Sequence[Task]) -> None:
 
 
 def reopen(task: Task) -> None:
-    """Make those that wait for a task that comes back wait for it again; nothing has cut it off any more."""
+    """Make those that wait for a task that comes back wait for it again; nothing has cut it off any more.
+
+    The task must still have the cause of its end.
+    """
     trouble = task.in_trouble()
     if trouble.cause in BY_DEPENDENCY:
         for dependency in task.depends_on:

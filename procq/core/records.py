@@ -1,4 +1,7 @@
-"""What people are told of the attempts of a task, made when they ask (contract D2, F6)."""
+"""What people are told of the attempts of a task, made when they ask (contract D2, F6).
+
+task.py imports it then, and not before: most tasks nobody asks about.
+"""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,5 +80,5 @@ def letter_of(task: "Task", died_at: float) -> DeadLetter:
         died_at=died_at,
         error_type=last.error_types[0] if last is not None and last.error_types else None,
         message="" if last is None else last.message,
-        history=task.records(),
+        history=records_of(task),
     )

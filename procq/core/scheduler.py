@@ -214,10 +214,15 @@ class Scheduler:
         be taken back, or started, by the driver first.
 
         Raises:
-            DuplicateTaskError: One of them runs or is waited for, or an id is already in use by another task.
+            DuplicateTaskError: One of them runs or is waited for, or an id is already in use by another task,
+                be it one that has replaced one of them since.
             UsageError: As `accept`.
         """
         for task in old:
+            if self.tasks.get(task.id, task) is not task:
+                raise DuplicateTaskError(
+                    task.id, "a task that has replaced the same one in this moment", hint="submit it again"
+                )
             _check_replaceable(task)
         self._refuse_duplicates(tasks, frozenset(task.id for task in old))
         for task in tasks:
@@ -829,7 +834,7 @@ class Scheduler:
             task.failures = 0
             task.first_started_at = None
         assert task.ran is None, f"{task} has succeeded"
-        graph.reopen(task)
+        graph.reopen(task)  # it asks for the cause, which goes now
         trouble = task.in_trouble()
         trouble.ended = trouble.cause = trouble.origin = None
         if task.conditions is not None:
@@ -965,9 +970,9 @@ def _ready_lanes(policy: Policy | None, gates: "Mapping[str, Gate]", groups: Seq
     """Build what ready tasks wait in."""
     if len(groups) == 1 and not isinstance(policy, WeightedFair):
         return ReadyLanes(gates)
-    from procq.core.shares import ready_lanes  # noqa: PLC0415 - few queues have several sets of lanes
+    from procq.core.shares import shared_lanes  # noqa: PLC0415 - few queues have several sets of lanes
 
-    return ready_lanes(policy, gates, groups)
+    return shared_lanes(policy, gates, groups)
 
 
 def _is_charged(ended: Ended) -> bool:

@@ -57,8 +57,8 @@ class Ready(Protocol):
         """Assert that everything stands where it should; O(n), for tests."""
 
 
-def ready_lanes(policy: Policy | None, gates: Mapping[str, Gate], groups: Sequence[str]) -> Ready:
-    """Build what ready tasks wait in.
+def shared_lanes(policy: Policy | None, gates: Mapping[str, Gate], groups: Sequence[str]) -> Ready:
+    """Build what ready tasks wait in where there are several groups, or levels with shares.
 
     Args:
         policy: In which order they start; None: by priority.

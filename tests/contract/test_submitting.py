@@ -677,6 +677,21 @@ def test_C6_a_queue_that_is_full_and_stopped_says_so(driver: Driver) -> None:
         queue.submit(tasks.echo, 2)
 
 
+@pytest.mark.parametrize("block", [True, False])
+def test_C6_what_is_known_or_refused_waits_for_no_room(driver: Driver, block: bool) -> None:  # noqa: FBT001
+    """It needs none, and there may never be any."""
+    queue = driver.queue(max_pending=1)
+    handle = queue.submit(procq.task(tasks.echo, id="a").spec(1))
+    other = procq.task(tasks.echo, id="a").spec(2)
+
+    assert queue.submit(procq.task(tasks.echo, id="a").spec(1), block=block) is handle
+    assert queue.submit(other, on_conflict="same", block=block) is handle
+    with pytest.raises(errors.DuplicateTaskError):
+        queue.submit(procq.task(tasks.echo, id="a").spec(3), block=block)
+    with pytest.raises(errors.QueueFullError):
+        queue.submit(procq.task(tasks.echo, id="b").spec(2), block=block)
+
+
 def test_C6_a_blocked_submit_is_released_by_shutdown(driver: Driver) -> None:
     driver.needs(BACKGROUND)
     queue = driver.started(max_pending=1)

@@ -1,5 +1,6 @@
 """What procq logs is logged as ever, though `logging` is imported late (contract H2)."""
 
+import io
 import logging
 import sys
 
@@ -56,3 +57,21 @@ def test_where_nobody_has_imported_logging_the_same_is_told_without_it(
     told = capsys.readouterr().err
     assert told.startswith("it failed\nTraceback (most recent call last):\n")
     assert told.endswith("ValueError: invalid literal for int() with base 10: 'x'\n")
+
+
+def test_a_standard_error_whose_reader_has_gone_stops_nobody_who_has_something_to_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with `logging`: a thread of ours that ended by it would leave callers waiting."""
+
+    class Broken(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.delitem(sys.modules, "logging")
+    monkeypatch.setattr(sys, "stderr", Broken())
+
+    try:
+        int("x")
+    except ValueError:
+        Logger("procq.some").log(ERROR, "it failed", exc_info=True)

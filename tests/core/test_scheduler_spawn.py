@@ -180,3 +180,18 @@ def test_G1_what_is_spawned_while_the_work_is_cut_short_ends_cancelled_for_that(
     assert hand.causes(["a", "b", "c"]) == ["shutdown"] * 3
     assert hand.start() is None
     assert hand.scheduler.open == 0
+
+
+def test_C4_what_was_replaced_a_moment_ago_is_not_replaced_again_and_nothing_has_changed() -> None:
+    """As what is taken back for it may bring the news that another task has the id by now."""
+    hand = Hand()
+    old = [hand.submit("one"), hand.submit("two")]
+    hand.scheduler.replace(old[1:], [hand.make("two")], hand.now)
+    taken = hand.scheduler.find("two")
+
+    with pytest.raises(DuplicateTaskError, match="submit it again"):
+        hand.scheduler.replace(old, [hand.make("one"), hand.make("two")], hand.now)
+
+    assert old[0].status is Status.READY
+    assert hand.scheduler.find("one") is old[0]
+    assert hand.scheduler.find("two") is taken

@@ -302,12 +302,15 @@ class LocalEngine:
         handler of the program's own has broken one off; and that would be with the lock held.
         """
         self._is_prepared = True
-        import json  # noqa: PLC0415 - 2 ms, where nobody waits for them
+        import datetime as dt  # noqa: PLC0415 - some milliseconds, where nobody waits for them
+        import difflib  # noqa: PLC0415
+        import json  # noqa: PLC0415
         import mmap  # noqa: PLC0415
 
+        from procq import equality  # noqa: PLC0415
         from procq.engine import spawning  # noqa: PLC0415
 
-        del json, mmap, spawning
+        del dt, difflib, equality, json, mmap, spawning
 
     def _plan(self, host: Host) -> float:
         """Decide how long to sleep; the lock is held."""
@@ -540,7 +543,7 @@ class LocalEngine:
         ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
         listing = None
         if ended.spawned is not None:
-            from procq.engine.spawning import MalformedError, listing_of  # noqa: PLC0415 - few queues need it, and `json`
+            from procq.engine.spawning import MalformedError, listing_of  # noqa: PLC0415 - `_prepare` has imported it
 
             try:
                 listing = listing_of(ended)

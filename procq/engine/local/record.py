@@ -95,8 +95,7 @@ def handle(message: wire.Record) -> None:
     name, level = str(parts["name"]), parts["levelno"]
     assert isinstance(level, int), "checked by wire.py"
     if loaded_logging() is None:
-        with contextlib.suppress(OSError, ValueError):  # it is closed
-            write(level, "\n".join(str(parts[key]) for key in ("message", "exc_text", "stack_info") if parts[key]))
+        write(level, "\n".join(str(parts[key]) for key in ("message", "exc_text", "stack_info") if parts[key]))
         return
     import logging  # noqa: PLC0415 - as above
 
