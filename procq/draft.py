@@ -106,10 +106,7 @@ def _draft(spec: TaskSpec[Any], handlers: Handlers | None) -> Draft:
         payload = marked(payload)  # what comes again under the same id is compared with it (C4)
     sources = [*inputs, *spec.options.depends_on]
     for_handler = spec.fn is None and handlers is None
-    draft = Draft(spec.type, payload, spec.options, sources, inputs=len(inputs), for_handler=for_handler)
-    if draft.options.run_if == "failure" and not draft.depends_on:
-        raise UsageError(f"{draft.label} has run_if='failure' and depends on nothing that could fail; add depends_on=")
-    return draft
+    return Draft(spec.type, payload, spec.options, sources, inputs=len(inputs), for_handler=for_handler)
 
 
 # --- pickling ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from procq.core.states import TERMINAL
 from procq.core.task import Task
 from procq.draft import Draft
-from procq.errors import DuplicateTaskError, UnknownDependencyError
+from procq.errors import DuplicateTaskError, UnknownDependencyError, UsageError
 from procq.ordering import needs_first
 from procq.parcel import Payload
 from procq.spec import OnConflict, Options
@@ -233,6 +233,8 @@ def _refuse_needed(new: Iterable[Task], replaced: Iterable[Task]) -> None:
 
 def _make(draft: Draft, task_id: str, needs: list[Task], now: float) -> Task:
     options = draft.options
+    if options.run_if == "failure" and not needs:
+        raise UsageError(f"{draft.label} has run_if='failure' and depends on nothing that could fail; add depends_on=")
     return Task(
         task_id,
         draft.type,

@@ -832,6 +832,26 @@ def test_E6_an_option_is_set_for_spawned_tasks_too(write: Write, procq: Run) -> 
     assert "attempt 3/3  ValueError" in procq("run", "jobs.py", "-j1", "--set", "leaf.max_attempts=3").err
 
 
+def test_E4_an_option_that_lets_a_spawned_task_wait_for_nothing_is_refused(write: Write, procq: Run) -> None:
+    """It ran all the same."""
+    write("""
+        from procq import Spawn, task
+
+        @task
+        def leaf(x): return x
+
+        @task
+        def root(): return Spawn([leaf.spec(1)])
+
+        def jobs(): return [root.spec()]
+    """)
+
+    done = procq("run", "jobs.py", "-j1", "--set", "leaf.run_if=failure")
+
+    assert done.code == 1
+    assert "run_if='failure' and depends on nothing that could fail" in done.err
+
+
 def test_a_type_that_no_task_has_is_refused_before_anything_starts(here: Run) -> None:
     done = here("good", "--set", "sqare.timeout=5s")
 
