@@ -117,7 +117,7 @@ class FairLanes:
         best: Task | None = None
         best_clock = 0
         for level, lanes in enumerate(self._levels):
-            clock = self._clock(level)
+            clock = self._clocks[level]
             if best is not None and clock >= best_clock:
                 continue
             task = lanes.peek()
@@ -129,7 +129,7 @@ class FairLanes:
         """Give out the task that `peek` returned: its level has had a turn."""
         level = self._level(task)
         self._levels[level].pop(task)
-        clock = self._clock(level)
+        clock = self._clocks[level]
         self._given[task.seq] = clock
         self._clocks[level] = clock + self._policy.strides[level]
 
@@ -141,11 +141,24 @@ class FairLanes:
         """Sort key: what the clock shows or showed, and the higher level first."""
         level = self._level(task)
         given = self._given.get(task.seq)
-        return self._clock(level) if given is None else given, level
+        return self._clocks[level] if given is None else given, level
 
     def began(self, task: Task) -> None:
-        """A task that was given out has begun."""
-        self._now = max(self._now, self._given.pop(task.seq))
+        """A task that was given out has begun: the clock of each level that has nothing to start goes along.
+
+        That of any other is left alone.  It is behind where some of its tasks were given out and came back,
+        while others have begun: that it is owed.  Nor is a level that had nothing put before it.
+        """
+        now = self._now = max(self._now, self._given.pop(task.seq))
+        clocks = self._clocks
+        idle = []
+        for level, lanes in enumerate(self._levels):
+            if lanes.peek() is None:
+                idle.append(level)
+            elif clocks[level] < now:
+                now = clocks[level]
+        for level in idle:
+            clocks[level] = max(clocks[level], now)
 
     def returned(self, task: Task) -> None:
         """A task that was given out has not begun: its level gets the turn back."""
@@ -159,9 +172,6 @@ class FairLanes:
 
     def _level(self, task: Task) -> int:
         return self._policy.level(task.rules.priority)
-
-    def _clock(self, level: int) -> int:
-        return max(self._clocks[level], self._now)
 
     def check_invariants(self) -> None:
         """Assert that everything stands where it should; O(n), for tests."""

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import combinations
@@ -11,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from tests.core.hand import Hand
 
 from procq import Aging, Priority, WeightedFair, errors
+from procq.core.task import Task
 
 #: Points of priority that a second of waiting is worth, as `AGING` has it: whole, so that nothing is rounded.
 POINTS_PER_S = 5
@@ -237,6 +239,66 @@ def test_B6_what_is_taken_back_gives_its_level_the_turn_back() -> None:
     order = [started.partition("/")[0] for started in (hand.start() for _ in range(8)) if started is not None]
 
     assert order == ["high", "low", "high", "high", "high", "low", "high", "high"]
+
+
+def give_out(hand: Hand) -> Task:
+    """Send what comes next ahead of somebody; of either level there is always more."""
+    for priority in (10, 0):
+        hand.submit(f"{priority}/{len(hand.tasks)}", priority=priority)
+    task = hand.scheduler.next_ready()
+    assert task is not None
+    hand.scheduler.send_ahead(task)
+    return task
+
+
+@given(
+    weights=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    script=st.lists(
+        st.tuples(st.sampled_from(["send", "begin", "begin", "back"]), st.integers(0, 2), st.integers(1, 5)),
+        max_size=150,
+    ),
+)
+@settings(max_examples=200)
+def test_B6_what_is_ahead_of_several_workers_adds_no_more_than_the_bound_says(
+    weights: tuple[int, int], script: list[tuple[str, int, int]]
+) -> None:
+    """`WeightedFair`: over any stretch `|a / v - b / w| <= 1 / v + 1 / w + 2 * A / min(v, w)`."""
+    hand = Hand(policy=WeightedFair({10: weights[0], 0: weights[1]}))
+    workers: list[deque[Task]] = [deque() for _ in range(3)]
+    apart = lowest = highest = Fraction(0)
+    ahead = 0
+    for step, number, count in script:
+        worker = workers[number]
+        for _ in range(count if step == "send" else min(count, len(worker))):
+            if step == "send":
+                worker.append(give_out(hand))
+            elif step == "back":  # what would begin last
+                hand.scheduler.take_back(worker.pop())
+            else:
+                task = worker.popleft()
+                hand.scheduler.start(task, hand.now)
+                apart += Fraction(1, weights[0]) if task.rules.priority == 10 else -Fraction(1, weights[1])
+                lowest, highest = min(lowest, apart), max(highest, apart)
+        ahead = max(ahead, sum(map(len, workers)))
+
+    assert highest - lowest <= sum(Fraction(1, one) for one in weights) + Fraction(2 * ahead, min(weights))
+
+
+def test_B6_a_level_whose_tasks_are_taken_back_again_and_again_is_still_owed_its_turns() -> None:
+    """Others that were given out later have begun meanwhile; that is no reason to forget it."""
+    hand = Hand(policy=WeightedFair({10: 1, 0: 1}))
+    begun = 0
+    for _ in range(50):
+        given_out = [give_out(hand) for _ in range(4)]
+        for task in given_out:
+            if task.rules.priority == 0:
+                hand.scheduler.start(task, hand.now)
+                begun += 1
+        for task in given_out:
+            if task.rules.priority == 10:
+                hand.scheduler.take_back(task)
+
+    assert begun <= 1 + 1 + 2 * 4, "or the other level would have to begin"
 
 
 def test_B8_a_level_that_comes_to_life_overtakes_what_was_sent_ahead() -> None:
