@@ -269,12 +269,14 @@ def test_C2_a_type_without_a_handler_is_refused_and_the_known_are_listed() -> No
     assert draft_all([TaskSpec(type="turn", payload=-3)], handlers, nothing_is_known)
 
 
-def test_E4_a_task_that_runs_only_on_failure_needs_something_that_can_fail() -> None:
+def test_E4_a_task_that_runs_only_on_failure_needs_something_that_can_fail(queue: Queue) -> None:
     lonely = noted.using(run_if="failure", id="repair").spec(1)
 
     with pytest.raises(UsageError, match="repair has run_if='failure' and depends on nothing"):
-        draft_all([lonely], {}, nothing_is_known)
-    assert draft_all([lonely.using(depends_on=["a"])], {}, nothing_is_known)
+        queue.submit_many([named("a"), lonely])
+    assert accepted(queue) == 0
+
+    assert queue.submit_many([named("a"), lonely.using(depends_on=["a"])])
 
 
 def test_C5_one_call_that_cannot_be_pickled_refuses_the_batch(queue: Queue) -> None:
