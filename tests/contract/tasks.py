@@ -1,21 +1,28 @@
-"""Task functions of the contract suite; each does the same in a worker and inline."""
+"""Task functions of the contract suite; each does the same in a worker and inline.
+
+Workers import this module: nothing heavy here, which a thousand of them would load.
+"""
 
 import io
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Final
 
 import procq
-from procq import testing
-from procq.engine.inline import InlineContext
 from procq.inside import Terminated
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: What an inline task does at a meeting, by the place's name; workers never see any of it.
-MEETINGS: Final[dict[str, Callable[[], object]]] = {}
+MEETINGS: "dict[str, Callable[[], object]]" = {}
+
+
+def is_inline() -> bool:
+    """Whether this task runs in an inline queue: in a process, then, that has imported one."""
+    inline = sys.modules.get("procq.engine.inline")
+    return inline is not None and isinstance(procq.current(), inline.InlineContext)
 
 
 # --- values ---
@@ -51,7 +58,7 @@ def generator() -> object:
 
 def note(path: str, text: str = "ran") -> str:
     """Append a line to a file, so that a test can see what ran in which order."""
-    with Path(path).open("a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is heavy
         file.write(f"{text}\n")
     return text
 
@@ -60,11 +67,6 @@ def whoami() -> tuple[str | None, int | None, float | None]:
     """Return id and attempt, and how much of the timeout is left."""
     current = procq.current()
     return current.id, current.attempt, current.remaining
-
-
-@procq.task(max_attempts=2, priority=3)
-def decorated(value: int) -> int:
-    return value + 1
 
 
 # --- output ---
@@ -94,7 +96,9 @@ def write_much(number: int) -> None:
 
 def work(duration: float) -> float:
     """Take so long, on whichever clock the queue goes by."""
-    if isinstance(procq.current(), InlineContext):
+    if is_inline():
+        from procq import testing  # noqa: PLC0415 - heavy
+
         testing.spend(duration)
     else:
         time.sleep(duration)  # noqa: TID251 - a task that takes long
@@ -130,12 +134,14 @@ def meet(place: str) -> str:
         return "not the first"
     meeting = MEETINGS.get(place)
     if meeting is not None:
+        from procq import testing  # noqa: PLC0415 - heavy
+
         meeting()
         testing.spend(0)  # a request to stop is heard here
     else:
-        (Path(place) / "began").write_bytes(b"!")  # returns once the test reads
-        with (Path(place) / "go").open("rb", buffering=0) as go:
-            go.read(1)
+        with open(f"{place}/began", "wb") as began:  # noqa: PTH123 - pathlib is heavy
+            began.write(b"!")  # returns once the test reads
+        wait_to_go(place)
     return "met"
 
 
@@ -145,9 +151,13 @@ def meet_to_the_end(place: str) -> str:
         return meet(place)
     except Terminated:
         if place not in MEETINGS:
-            with (Path(place) / "go").open("rb", buffering=0) as go:
-                go.read(1)
+            wait_to_go(place)
         return "asked"
+
+
+def wait_to_go(place: str) -> None:
+    with open(f"{place}/go", "rb", buffering=0) as go:  # noqa: PTH123
+        go.read(1)
 
 
 def meet_and_fail(place: str) -> str:
@@ -215,7 +225,7 @@ def fail_for_good(reason: object) -> None:
 
 def later_once(path: str, delay: float) -> int | None:
     """Ask once to be called later; return the number of the attempt that went on."""
-    if not Path(path).exists():
+    if not os.path.exists(path):  # noqa: PTH110
         note(path)
         raise procq.RetryLater(delay)
     return procq.current().attempt
@@ -231,9 +241,13 @@ def interrupt() -> None:
 
 def die(exit_code: int | None = None, signal_name: str | None = None) -> None:
     """End as the death of the worker does."""
-    if isinstance(procq.current(), InlineContext):
+    if is_inline():
+        from procq import testing  # noqa: PLC0415 - heavy
+
         testing.crash(exit_code=exit_code, signal=signal_name)
     if signal_name is not None:
+        import signal  # noqa: PLC0415
+
         os.kill(os.getpid(), signal.Signals[signal_name])
     os._exit(exit_code or 0)
 
@@ -255,4 +269,126 @@ def work_before(attempt: int, duration: float) -> str:
 def raise_stop_iteration_if_odd(number: int) -> int:
     if number % 2:
         raise StopIteration
+    return number
+
+
+# --- of one test or two, apart from it: a worker that imports a module of tests imports pytest ---
+
+
+def fail_times(path: str, times: int) -> str:
+    """Fail so many times, over all attempts and replays."""
+    note(path)
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        if len(file.readlines()) <= times:
+            raise ValueError
+    return "done"
+
+
+def sort(values: object) -> None:
+    assert isinstance(values, list)
+    values.sort()
+
+
+def spawn_two() -> object:
+    """Bring two tasks."""
+    return procq.Spawn([procq.task(echo).spec("brought"), procq.task(total).spec([])], value=7)
+
+
+def later() -> None:
+    raise procq.RetryLater(1000)
+
+
+def report_and_meet(place: str) -> str:
+    procq.current().progress(3, 10)
+    return meet(place)
+
+
+def fail_to_begin() -> None:
+    raise OSError("no such device")
+
+
+def spawn_into(group: str) -> object:
+    return procq.Spawn([procq.task(echo, group=group).spec(1)])
+
+
+def invert(number: int) -> float:
+    return 1 / number
+
+
+def need_file(path: str) -> None:
+    assert os.path.exists(path)  # noqa: PTH110
+
+
+class Unloadable:
+    """Pickles, and cannot be rebuilt."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return refuse, ()
+
+
+def refuse() -> None:
+    raise RuntimeError("cannot be rebuilt")
+
+
+class Ending:
+    """A result that raises what is no `Exception` when it is rebuilt."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return end, (self.kind,)
+
+
+def end(kind: type[BaseException]) -> None:
+    raise kind
+
+
+def fail_first(item: list[int]) -> list[int]:
+    if item[0] and procq.current().attempt == 1:
+        raise ValueError(item)
+    return item
+
+
+def die_at(number: int) -> tuple[int, int | None]:
+    if number == 3:
+        die(exit_code=3)
+    return number, procq.current().attempt
+
+
+def note_attempt_and_fail_once(path: str, text: str) -> str:
+    attempt = procq.current().attempt
+    note(path, f"{text}/{attempt}")
+    if attempt == 1:
+        raise ValueError
+    return "done"
+
+
+def double(payload: int) -> int:
+    return 2 * payload
+
+
+class Unpicklable:
+    """A handler that cannot be sent to a worker."""
+
+    def __call__(self, payload: object) -> object:
+        return payload
+
+    def __reduce__(self) -> str:
+        raise TypeError("never leaves home")
+
+
+def raise_timeout_error() -> None:
+    raise TimeoutError("the task's own")
+
+
+def fail_the_first(number: int) -> int:
+    if number == 0 and procq.current().attempt == 1:
+        raise ValueError
+    return number
+
+
+def only_the_first(number: int) -> int:
+    if number > 0:
+        raise procq.RetryLater("1h")
     return number

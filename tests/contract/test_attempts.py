@@ -243,15 +243,15 @@ def test_D5_a_timeout_is_not_retried_where_never_retry_names_it(driver: Driver) 
 
 def test_D5_time_in_the_queue_does_not_count(driver: Driver) -> None:
     queue = driver.queue()
-    queue.submit(tasks.work, 0.3)
-    handle = queue.submit(procq.task(tasks.add, timeout=0.2).spec(1, 2))
+    queue.submit(tasks.work, 0.6)
+    handle = queue.submit(procq.task(tasks.add, timeout=0.5).spec(1, 2))
     queue.start()
 
     assert handle.result() == 3
 
 
 def test_D5_backoff_does_not_count(driver: Driver) -> None:
-    task = procq.task(tasks.fail_before, timeout=0.2, max_attempts=2, backoff=0.3)
+    task = procq.task(tasks.fail_before, timeout=0.5, max_attempts=2, backoff=0.6)
 
     assert driver.started().submit(task.spec(2)).result() == "done"
 

@@ -246,14 +246,10 @@ def test_I1_a_value_may_have_more_buffers_than_the_kernel_takes_at_once(driver: 
     assert queue.submit(len, handle.out).result() == 1500
 
 
-class Marked(bytes):
-    """Bytes that are more than that."""
-
-
 def test_I1_what_is_made_of_bytes_keeps_its_class(driver: Driver) -> None:
     queue = driver.started()
     for size in (10, 100_000):
-        given = [Marked(size), bytes(size), Marked(size)]
+        given = [arrays.Marked(size), bytes(size), arrays.Marked(size)]
         assert queue.submit(arrays.types, *given).result() == ["Marked", "bytes", "Marked"]
 
 

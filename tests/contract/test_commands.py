@@ -323,7 +323,7 @@ def test_F6_bounds_that_cannot_be_are_refused(driver: Driver, field: str, bounds
 
 def test_F7_replay_runs_a_dead_task_again_with_all_its_attempts(driver: Driver, log: Log) -> None:
     queue = driver.started()
-    fail_twice = procq.task(fail_times, max_attempts=2, backoff=0)
+    fail_twice = procq.task(tasks.fail_times, max_attempts=2, backoff=0)
     handle = queue.submit(fail_twice.spec(log.path, 3))
     assert isinstance(handle.exception(), ValueError)
 
@@ -335,18 +335,11 @@ def test_F7_replay_runs_a_dead_task_again_with_all_its_attempts(driver: Driver, 
     assert handle.attempts == 2
 
 
-def fail_times(path: str, times: int) -> str:
-    """Fail so many times, over all attempts and replays."""
-    tasks.note(path)
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123
-        if len(file.readlines()) <= times:
-            raise ValueError
-    return "done"
-
-
 def test_F7_replay_may_leave_the_attempts_as_they_are(driver: Driver, log: Log) -> None:
     queue = driver.started()
-    handle = queue.submit(procq.task(fail_times, max_attempts=3, backoff=0, never_retry=ValueError).spec(log.path, 9))
+    handle = queue.submit(
+        procq.task(tasks.fail_times, max_attempts=3, backoff=0, never_retry=ValueError).spec(log.path, 9)
+    )
     handle.wait()
     assert handle.attempts == 1
 
@@ -409,7 +402,7 @@ def test_C0_a_task_of_another_queue_is_refused(driver: Driver, command: str) -> 
 
 def test_F7_replay_with_dependents_revives_what_it_had_cancelled(driver: Driver, log: Log) -> None:
     queue = driver.started()
-    first = queue.submit(procq.task(fail_times).spec(log.path, 1))
+    first = queue.submit(procq.task(tasks.fail_times).spec(log.path, 1))
     second = queue.submit(tasks.echo, first)
     third = queue.submit(tasks.echo, [second])
     cancelled = queue.submit(tasks.echo, [first])
@@ -425,7 +418,7 @@ def test_F7_replay_with_dependents_revives_what_it_had_cancelled(driver: Driver,
 
 def test_F7_replay_without_dependents_leaves_them_cancelled(driver: Driver, log: Log) -> None:
     queue = driver.started()
-    first = queue.submit(procq.task(fail_times).spec(log.path, 1))
+    first = queue.submit(procq.task(tasks.fail_times).spec(log.path, 1))
     second = queue.submit(tasks.echo, first)
     second.wait()
 
@@ -438,7 +431,7 @@ def test_F7_replay_without_dependents_leaves_them_cancelled(driver: Driver, log:
 def test_F7_a_dependent_cancelled_by_somebody_is_not_revived(driver: Driver, log: Log) -> None:
     queue = driver.started()
     queue.pause()
-    first = queue.submit(procq.task(fail_times).spec(log.path, 1))
+    first = queue.submit(procq.task(tasks.fail_times).spec(log.path, 1))
     mine = queue.submit(tasks.echo, first)
     mine.cancel()
     queue.resume()
@@ -464,7 +457,7 @@ def test_F7_a_dependent_replayed_alone_ends_as_its_dependency_did(driver: Driver
 
 def test_F7_who_waited_once_may_wait_again_after_a_replay(driver: Driver, log: Log) -> None:
     queue = driver.started()
-    handle = queue.submit(procq.task(fail_times).spec(log.path, 1))
+    handle = queue.submit(procq.task(tasks.fail_times).spec(log.path, 1))
     statuses: list[Status] = []
     handle.wait()
     queue.replay(handle)

@@ -218,15 +218,10 @@ def test_E2_a_result_is_private_to_the_task_that_gets_it(driver: Driver) -> None
     queue = driver.started()
     values = queue.submit(tasks.echo, [3, 1, 2])
 
-    queue.submit(sort, values).wait()
+    queue.submit(tasks.sort, values).wait()
 
     assert values.result() == [3, 1, 2]
     assert queue.submit(tasks.echo, values).result() == [3, 1, 2]
-
-
-def sort(values: object) -> None:
-    assert isinstance(values, list)
-    values.sort()
 
 
 def test_E2_a_result_that_is_used_as_a_value_is_refused_with_a_hint(driver: Driver) -> None:

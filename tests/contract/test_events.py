@@ -196,15 +196,10 @@ def test_E1_what_waits_for_others_is_blocked_until_they_have_ended(driver: Drive
     ]  # fmt: skip
 
 
-def spawn_two() -> object:
-    """Bring two tasks."""
-    return procq.Spawn([procq.task(tasks.echo).spec("brought"), procq.task(tasks.total).spec([])], value=7)
-
-
 def test_E6_tasks_that_a_task_brings_are_told_before_its_end(driver: Driver) -> None:
     story = Story()
     queue = driver.started(on_event=story)
-    parent = queue.submit(spawn_two)
+    parent = queue.submit(tasks.spawn_two)
     queue.shutdown()
     story.check()
 

@@ -59,13 +59,9 @@ def test_F8_a_retry_says_what_went_wrong_and_when_it_comes(driver: Driver) -> No
     )
 
 
-def later() -> None:
-    raise procq.RetryLater(1000)
-
-
 def test_F8_one_that_asked_to_come_back_later_says_so(driver: Driver) -> None:
     queue = driver.started()
-    task = queue.submit(later)
+    task = queue.submit(tasks.later)
     with pytest.raises(TimeoutError):
         task.wait(0.5)
 
@@ -107,14 +103,9 @@ def test_F8_a_running_task_tells_its_progress(driver: Driver) -> None:
     queue = driver.started()
     texts: list[str] = []
 
-    driver.during(queue, lambda task: texts.append(queue.explain(task)), fn=report_and_meet)
+    driver.during(queue, lambda task: texts.append(queue.explain(task)), fn=tasks.report_and_meet)
 
     assert "it has done 3 of 10" in texts[0]
-
-
-def report_and_meet(place: str) -> str:
-    procq.current().progress(3, 10)
-    return tasks.meet(place)
 
 
 def test_F8_an_open_breaker_says_until_when(driver: Driver) -> None:

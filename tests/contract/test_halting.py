@@ -401,12 +401,8 @@ def test_G6_tasks_that_were_cancelled_do_not_thin_a_share_out(driver: Driver) ->
     assert (report.succeeded, report.failed, report.cancelled) == (10, 10, 20)
 
 
-def fail_to_begin() -> None:
-    raise OSError("no such device")
-
-
 def test_D11_workers_that_cannot_start_are_told_before_the_halt_that_follows(driver: Driver) -> None:
-    queue = driver.queue(max_failures=1, initializer=fail_to_begin)
+    queue = driver.queue(max_failures=1, initializer=tasks.fail_to_begin)
     handles = [queue.submit(tasks.echo), queue.submit(tasks.echo)]
     queue.start()
 
@@ -418,13 +414,9 @@ def test_D11_workers_that_cannot_start_are_told_before_the_halt_that_follows(dri
     assert queue.shutdown() == (True, 0, 2, 0, (), "max_failures")
 
 
-def spawn_into(group: str) -> object:
-    return procq.Spawn([procq.task(tasks.echo, group=group).spec(1)])
-
-
 def test_E6_a_spawn_that_is_refused_is_a_failure(driver: Driver, log: Log) -> None:
     queue = driver.queue(max_failures=1)
-    good, bad = queue.submit(spawn_into, "default"), queue.submit(spawn_into, "nowhere")
+    good, bad = queue.submit(tasks.spawn_into, "default"), queue.submit(tasks.spawn_into, "nowhere")
     never = queue.submit(tasks.note, log.path, "never")
     queue.start()
 

@@ -131,7 +131,7 @@ def test_F2_chunks_are_lazy_and_bounded(driver: Driver, ordered: bool) -> None: 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
 def test_F2_an_item_of_a_chunk_that_fails_disturbs_no_other(driver: Driver, ordered: bool) -> None:  # noqa: FBT001
     queue = driver.started()
-    taken = outcomes(queue.map(invert, [1, 0, 2, 0, 4, 0], chunksize=6, ordered=ordered))
+    taken = outcomes(queue.map(tasks.invert, [1, 0, 2, 0, 4, 0], chunksize=6, ordered=ordered))
 
     values = [value for value in taken if isinstance(value, float)]
     failures = [error for error in taken if isinstance(error, ZeroDivisionError)]
@@ -144,13 +144,9 @@ def test_F2_an_item_of_a_chunk_that_fails_disturbs_no_other(driver: Driver, orde
     assert [letter.error_type for letter in queue.dead_letters()] == ["ZeroDivisionError"] * 3
 
 
-def invert(number: int) -> float:
-    return 1 / number
-
-
 def test_D2_the_history_of_an_item_begins_with_its_attempt_in_the_chunk(driver: Driver) -> None:
     queue = driver.started()
-    fn = procq.task(invert, max_attempts=3, backoff=0)
+    fn = procq.task(tasks.invert, max_attempts=3, backoff=0)
 
     outcomes(queue.map(fn, [1, 0, 2], chunksize=3))
 
@@ -166,17 +162,13 @@ def test_D2_the_history_of_an_item_begins_with_its_attempt_in_the_chunk(driver: 
 
 def test_F7_an_item_that_failed_in_a_chunk_can_be_replayed(driver: Driver, tmp_path: Path) -> None:
     queue = driver.started()
-    outcomes(queue.map(need_file, [str(tmp_path / "there"), str(tmp_path)], chunksize=2))
+    outcomes(queue.map(tasks.need_file, [str(tmp_path / "there"), str(tmp_path)], chunksize=2))
     (tmp_path / "there").touch()
 
     assert queue.replay() == 1
     queue.shutdown()
 
     assert queue.stats().dead_letters == 0
-
-
-def need_file(path: str) -> None:
-    assert Path(path).exists()
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
@@ -258,45 +250,20 @@ def test_C5_an_item_that_cannot_be_pickled_is_told_in_its_place(driver: Driver) 
 
 
 def test_C5_an_item_that_cannot_be_unpickled_fails_alone(driver: Driver) -> None:
-    taken = outcomes(driver.started().map(tasks.echo, [1, Unloadable(), [3]], chunksize=3))
+    taken = outcomes(driver.started().map(tasks.echo, [1, tasks.Unloadable(), [3]], chunksize=3))
 
     assert [taken[0], taken[2]] == [1, [3]]
     assert isinstance(taken[1], Exception)
 
 
-class Unloadable:
-    """Pickles, and cannot be rebuilt."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return refuse, ()
-
-
-def refuse() -> None:
-    raise RuntimeError("cannot be rebuilt")
-
-
 def test_D9_a_result_that_cannot_be_unpickled_is_told_in_its_place(driver: Driver) -> None:
     def fn(number: int) -> object:
-        return Unloadable() if number == 1 else number
+        return tasks.Unloadable() if number == 1 else number
 
     taken = outcomes(driver.started().map(fn, range(3), chunksize=3))
 
     assert [taken[0], taken[2]] == [0, 2]
     assert isinstance(taken[1], RuntimeError)
-
-
-class Ending:
-    """A result that raises what is no `Exception` when it is rebuilt."""
-
-    def __init__(self, kind: type[BaseException]) -> None:
-        self.kind = kind
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return end, (self.kind,)
-
-
-def end(kind: type[BaseException]) -> None:
-    raise kind
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
@@ -309,7 +276,7 @@ def test_F2_a_result_whose_rebuilding_raises_no_exception_is_told_once_and_in_it
     chunksize: int,
 ) -> None:
     def fn(number: int) -> object:
-        return Ending(kind) if number == 1 else number
+        return tasks.Ending(kind) if number == 1 else number
 
     results = driver.started().map(fn, range(3), chunksize=chunksize, ordered=ordered)
 
@@ -378,17 +345,11 @@ def test_F2_a_result_is_as_it_was_when_its_item_ended(driver: Driver) -> None:
 
 def test_C5_what_changes_later_does_not_matter_to_an_item_that_is_tried_again(driver: Driver) -> None:
     item = [1]
-    fn = procq.task(fail_first, max_attempts=2, backoff=0)
+    fn = procq.task(tasks.fail_first, max_attempts=2, backoff=0)
     results = driver.started().map(fn, [[0], item], chunksize=2)
     item.append(2)
 
     assert list(results) == [[0], [1]]
-
-
-def fail_first(item: list[int]) -> list[int]:
-    if item[0] and procq.current().attempt == 1:
-        raise ValueError(item)
-    return item
 
 
 def test_E2_an_item_that_stands_for_a_result_has_a_task_of_its_own(driver: Driver) -> None:
@@ -442,7 +403,7 @@ def test_F2_an_item_that_raises_stop_iteration_does_not_end_the_map(driver: Driv
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
 def test_D4_a_death_amid_a_chunk_charges_the_culprit_alone(driver: Driver, ordered: bool) -> None:  # noqa: FBT001
     queue = driver.started()
-    results = queue.map(procq.task(die_at, max_attempts=2, backoff=0), range(5), chunksize=5, ordered=ordered)
+    results = queue.map(procq.task(tasks.die_at, max_attempts=2, backoff=0), range(5), chunksize=5, ordered=ordered)
 
     taken = outcomes(results)
 
@@ -453,12 +414,6 @@ def test_D4_a_death_amid_a_chunk_charges_the_culprit_alone(driver: Driver, order
         assert taken[3] is error
     (letter,) = queue.dead_letters()
     assert letter.attempts == 2
-
-
-def die_at(number: int) -> tuple[int, int | None]:
-    if number == 3:
-        tasks.die(exit_code=3)
-    return number, procq.current().attempt
 
 
 def test_F2_a_shutdown_that_cuts_a_chunk_off_is_told_for_each_item(driver: Driver) -> None:
@@ -533,7 +488,7 @@ def test_F2_an_input_that_closes_the_queue_and_raises_loses_neither_error(driver
 
 def test_F2_after_a_shutdown_an_item_that_failed_tells_its_error(driver: Driver) -> None:
     queue = driver.started()
-    results = queue.map(procq.task(invert, max_attempts=5, backoff=0), [1, 0, 2], chunksize=3)
+    results = queue.map(procq.task(tasks.invert, max_attempts=5, backoff=0), [1, 0, 2], chunksize=3)
     queue.shutdown()
 
     taken = outcomes(results)

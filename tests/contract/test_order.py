@@ -52,17 +52,9 @@ def test_B1_payloads_are_never_compared(driver: Driver) -> None:
     assert all(handle.result() == {"no": object} for handle in handles)
 
 
-def note_attempt_and_fail_once(path: str, text: str) -> str:
-    attempt = procq.current().attempt
-    tasks.note(path, f"{text}/{attempt}")
-    if attempt == 1:
-        raise ValueError
-    return "done"
-
-
 def test_B2_a_retried_task_keeps_its_place(driver: Driver, log: Log) -> None:
     queue = driver.started()
-    flaky = procq.task(note_attempt_and_fail_once, max_attempts=2, backoff=0.1)
+    flaky = procq.task(tasks.note_attempt_and_fail_once, max_attempts=2, backoff=0.1)
     first = queue.submit(flaky.spec(log.path, "first"))
     queue.submit(tasks.note, log.path, "second").wait()
     queue.pause()
@@ -99,7 +91,7 @@ def test_B2_what_an_end_makes_ready_comes_before_what_was_submitted_later(driver
     queue = driver.queue()
     note = procq.task(tasks.note)
 
-    flaky = procq.task(note_attempt_and_fail_once, max_attempts=2, backoff=0)
+    flaky = procq.task(tasks.note_attempt_and_fail_once, max_attempts=2, backoff=0)
     first = queue.submit(flaky.spec(log.path, "first"))
     second = queue.submit(note.using(depends_on=[first]).spec(log.path, "second"))
     others = [queue.submit(note.spec(log.path, name)) for name in ("third", "fourth")]

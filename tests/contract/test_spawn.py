@@ -346,7 +346,7 @@ def test_C4_what_was_spawned_may_be_submitted_again(driver: Driver, size: int) -
 def test_E6_what_cannot_be_spawned_fails_the_attempt_for_good_and_nothing_is_accepted(
     driver: Driver, log: Log, what: str, error: type[Exception], match: str
 ) -> None:
-    queue = driver.started(handlers={"double": double}, resources={"cpu": 2})
+    queue = driver.started(handlers={"double": tasks.double}, resources={"cpu": 2})
     queue.submit(procq.task(tasks.echo, id="taken", delay=3600).spec("mine"))
     spawns = procq.task(spawning.spawn_wrongly, id="parent", max_attempts=3, backoff=0)
 
@@ -737,23 +737,9 @@ def test_C7_a_shutdown_that_waits_for_a_spawn_refuses_others_and_not_that(driver
 # --- handlers ---
 
 
-def double(payload: int) -> int:
-    return 2 * payload
-
-
-class Unpicklable:
-    """A handler that cannot be sent to a worker."""
-
-    def __call__(self, payload: object) -> object:
-        return payload
-
-    def __reduce__(self) -> str:
-        raise TypeError("never leaves home")
-
-
 @pytest.mark.parametrize(
     "handler",
-    [double, procq.task(double), lambda payload: double(payload)],  # noqa: PLW0108 - by value
+    [tasks.double, procq.task(tasks.double), lambda payload: tasks.double(payload)],  # noqa: PLW0108 - by value
     ids=["function", "task function", "lambda"],
 )
 def test_C2_a_task_may_spawn_calls_of_handlers(driver: Driver, handler: Callable[[object], object]) -> None:
@@ -766,14 +752,14 @@ def test_C2_a_task_may_spawn_calls_of_handlers(driver: Driver, handler: Callable
 
 
 def test_E2_a_handler_may_take_the_result_of_another_that_is_spawned(driver: Driver) -> None:
-    queue = driver.started(handlers={"double": double})
+    queue = driver.started(handlers={"double": tasks.double})
 
     queue.submit(spawning.spawn_handled_sum, 5).wait()
 
     assert queue.wait("handled").value == 20
 
 
-@pytest.mark.parametrize("handler", [double, lambda payload: double(payload)], ids=["by name", "by value"])  # noqa: PLW0108
+@pytest.mark.parametrize("handler", [tasks.double, lambda payload: tasks.double(payload)], ids=["by name", "by value"])  # noqa: PLW0108
 def test_C4_a_handlers_task_is_the_same_submitted_or_spawned(
     driver: Driver, handler: Callable[[object], object]
 ) -> None:
@@ -796,7 +782,7 @@ def test_I1_a_handler_may_be_spawned_with_something_big(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("handler", "match"),
     [
-        (Unpicklable(), "handler of type 'odd' can't be sent to a worker: never leaves home"),
+        (tasks.Unpicklable(), "handler of type 'odd' can't be sent to a worker: never leaves home"),
         (
             lambda payload, extra=bytes(70_000): (payload, extra),
             "handler of type 'odd' is too big .*put it into a module",
@@ -807,7 +793,7 @@ def test_I1_a_handler_may_be_spawned_with_something_big(driver: Driver) -> None:
 def test_C2_a_handler_that_cannot_be_spawned_harms_nobody_else(
     driver: Driver, handler: Callable[[Any], object], match: str
 ) -> None:
-    queue = driver.started(handlers={"odd": handler, "double": double})
+    queue = driver.started(handlers={"odd": handler, "double": tasks.double})
 
     with pytest.raises(errors.PayloadError, match=match):
         queue.submit(spawning.spawn_handled, "odd", 1).result()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.contract import tasks
+from tests.contract.decorated import decorated
 from tests.contract.drivers import BACKGROUND, Driver
 from tests.contract.log import Log
 from tests.support.leaks import wait_until
@@ -66,14 +67,14 @@ def test_C1_every_keyword_belongs_to_the_function(driver: Driver) -> None:
 
 
 def test_C1_calling_a_task_function_just_calls_the_function() -> None:
-    assert tasks.decorated(1) == 2
-    assert tasks.decorated.__name__ == "decorated"  # set by update_wrapper
+    assert decorated(1) == 2
+    assert decorated.__name__ == "decorated"  # set by update_wrapper
 
 
 def test_C1_submit_takes_a_task_function_with_its_options(driver: Driver) -> None:
     queue = driver.started()
 
-    handle = queue.submit(tasks.decorated, 1)
+    handle = queue.submit(decorated, 1)
 
     assert handle.result() == 2
     assert handle.type == "decorated"
@@ -88,9 +89,9 @@ def test_C1_a_function_is_wrapped_without_decorating(driver: Driver) -> None:
 
 
 def test_C1_using_returns_a_copy() -> None:
-    urgent = tasks.decorated.using(priority=Priority.HIGH, max_attempts=7)
+    urgent = decorated.using(priority=Priority.HIGH, max_attempts=7)
 
-    assert (tasks.decorated.options.priority, tasks.decorated.options.max_attempts) == (3, 2)
+    assert (decorated.options.priority, decorated.options.max_attempts) == (3, 2)
     assert (urgent.options.priority, urgent.options.max_attempts) == (10, 7)
 
 
@@ -110,7 +111,7 @@ def test_C1_one_spec_is_one_task_and_an_equal_one_another(driver: Driver, log: L
 
 
 def test_C1_a_spec_is_immutable() -> None:
-    spec = tasks.decorated.spec(1)
+    spec = decorated.spec(1)
 
     with pytest.raises(AttributeError, match="immutable"):
         spec.args = (2,)
@@ -118,16 +119,16 @@ def test_C1_a_spec_is_immutable() -> None:
 
 def test_C1_arguments_that_do_not_fit_are_refused_where_they_are_given() -> None:
     with pytest.raises(errors.UsageError, match=r"decorated\(\) .*unexpected keyword argument 'color'"):
-        tasks.decorated.spec(1, color="red")  # type: ignore[call-arg]
+        decorated.spec(1, color="red")  # type: ignore[call-arg]
     with pytest.raises(errors.UsageError, match=r"decorated\(\) missing a required argument"):
-        tasks.decorated.spec()  # type: ignore[call-arg]
+        decorated.spec()  # type: ignore[call-arg]
 
 
 def test_C1_arguments_beside_a_spec_are_refused(driver: Driver) -> None:
     queue = driver.queue()
 
     with pytest.raises(errors.UsageError, match="only block=, timeout= and on_conflict="):
-        queue.submit(tasks.decorated.spec(1), 2)  # type: ignore[call-overload]
+        queue.submit(decorated.spec(1), 2)  # type: ignore[call-overload]
     assert queue.stats().counts[Status.READY] == 0
 
 
@@ -154,7 +155,7 @@ def test_C1_submit_many_of_a_single_spec_is_refused_with_a_word_on_what_to_do(dr
 def test_C1_submit_many_returns_handles_in_order(driver: Driver) -> None:
     queue = driver.started()
 
-    handles = queue.submit_many([tasks.decorated.spec(number) for number in range(5)])
+    handles = queue.submit_many([decorated.spec(number) for number in range(5)])
 
     assert [handle.result() for handle in handles] == [1, 2, 3, 4, 5]
 
@@ -171,12 +172,12 @@ def test_C1_a_list_is_checked_whole_before_any_of_it_is_accepted(driver: Driver)
         queue.handle(good)
 
 
-@pytest.mark.parametrize("wrong", [3, [1], {}, tasks.add, tasks.decorated, None])
+@pytest.mark.parametrize("wrong", [3, [1], {}, tasks.add, decorated, None])
 def test_C1_a_list_of_what_is_no_spec_is_refused(driver: Driver, wrong: Any) -> None:  # noqa: ANN401 - anything
     queue = driver.queue()
 
     with pytest.raises(errors.UsageError, match="expected a TaskSpec"):
-        queue.submit_many([tasks.decorated.spec(1), wrong])
+        queue.submit_many([decorated.spec(1), wrong])
     assert not any(queue.stats().counts.values())
 
 
@@ -188,7 +189,7 @@ def test_C1_an_iterable_is_read_only_as_there_is_room(driver: Driver) -> None:
         nonlocal most_waiting
         for number in range(20):
             most_waiting = max(most_waiting, waiting(queue))
-            yield tasks.decorated.spec(number)
+            yield decorated.spec(number)
 
     handles = queue.submit_many(endless())
 
@@ -215,7 +216,7 @@ def test_C2_a_handler_is_given_the_payload(driver: Driver) -> None:
 
 
 def test_C2_a_handler_may_be_a_task_function(driver: Driver) -> None:
-    queue = driver.started(handlers={"next": tasks.decorated})
+    queue = driver.started(handlers={"next": decorated})
 
     assert queue.submit(TaskSpec(type="next", payload=1)).result() == 2
 
@@ -601,12 +602,12 @@ def test_C6_a_full_queue_refuses_what_must_not_wait(driver: Driver) -> None:
     first = [queue.submit(tasks.echo, number) for number in range(2)]
 
     with pytest.raises(errors.QueueFullError, match=r"max_pending=2"):
-        queue.submit(tasks.decorated.spec(1), block=False)
+        queue.submit(decorated.spec(1), block=False)
     assert waiting(queue) == 2
 
     queue.resume()
     assert [handle.result() for handle in first] == [0, 1]
-    assert queue.submit(tasks.decorated.spec(1), block=False).result() == 2
+    assert queue.submit(decorated.spec(1), block=False).result() == 2
 
 
 def test_C6_waiting_for_room_ends_with_the_timeout(driver: Driver) -> None:
@@ -616,7 +617,7 @@ def test_C6_waiting_for_room_ends_with_the_timeout(driver: Driver) -> None:
     before = driver.now()
 
     with pytest.raises(errors.QueueFullError, match=r"no room came within 0.1 s"):
-        queue.submit(tasks.decorated.spec(1), timeout="100ms")
+        queue.submit(decorated.spec(1), timeout="100ms")
 
     assert driver.now() >= before + 0.1
     assert waiting(queue) == 1
@@ -719,7 +720,7 @@ def test_C6_block_and_timeout_stand_beside_a_spec_only(driver: Driver) -> None:
 
     assert queue.submit(tasks.keywords, block=False, timeout=3).result() == {"block": False, "timeout": 3}
     with pytest.raises(errors.UsageError, match=r"timeout=-1"):
-        queue.submit(tasks.decorated.spec(1), timeout=-1)
+        queue.submit(decorated.spec(1), timeout=-1)
 
 
 # --- C7: closed ---
@@ -729,8 +730,8 @@ def test_C6_block_and_timeout_stand_beside_a_spec_only(driver: Driver) -> None:
     "call",
     [
         lambda queue: queue.submit(tasks.echo, 1),
-        lambda queue: queue.submit(tasks.decorated.spec(1)),
-        lambda queue: queue.submit_many([tasks.decorated.spec(1)]),
+        lambda queue: queue.submit(decorated.spec(1)),
+        lambda queue: queue.submit_many([decorated.spec(1)]),
         lambda queue: queue.submit_many([]),
         lambda queue: next(queue.map(tasks.echo, [1])),
         lambda queue: queue.replay(),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.contract import tasks
+from tests.contract.decorated import decorated
 from tests.contract.drivers import BACKGROUND, Driver
 
 import procq
@@ -56,15 +57,11 @@ def test_F1_no_time_at_all_is_a_look(driver: Driver) -> None:
 
 
 def test_F1_an_error_of_the_task_that_is_a_timeout_error_is_not_taken_for_the_wait_s(driver: Driver) -> None:
-    handle = driver.started().submit(raise_timeout_error)
+    handle = driver.started().submit(tasks.raise_timeout_error)
 
     with pytest.raises(TimeoutError, match="the task's own"):
         handle.result(60)
     assert handle.status is Status.FAILED
-
-
-def raise_timeout_error() -> None:
-    raise TimeoutError("the task's own")
 
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("inf")])
@@ -79,7 +76,7 @@ def test_F1_an_unknown_id_is_refused(driver: Driver) -> None:
     queue = driver.queue()
     stranger = driver.queue().submit(tasks.echo, 1)
 
-    for task in ("nobody", tasks.decorated.spec(1), stranger):
+    for task in ("nobody", decorated.spec(1), stranger):
         with pytest.raises(errors.UnknownTaskError):
             queue.wait(task)
         with pytest.raises(KeyError):
@@ -258,15 +255,9 @@ def test_F2_map_takes_a_task_function_with_its_options(driver: Driver) -> None:
 
 def test_F2_map_unordered_yields_results_as_they_come(driver: Driver) -> None:
     queue = driver.started()
-    fail_once = procq.task(fail_the_first, max_attempts=2, backoff=0.1)
+    fail_once = procq.task(tasks.fail_the_first, max_attempts=2, backoff=0.1)
 
     assert list(queue.map(fail_once, [0, 1, 2], ordered=False)) == [1, 2, 0]
-
-
-def fail_the_first(number: int) -> int:
-    if number == 0 and procq.current().attempt == 1:
-        raise ValueError
-    return number
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
@@ -292,7 +283,7 @@ def test_F2_map_is_lazy_and_bounded(driver: Driver, ordered: bool) -> None:  # n
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
 def test_F2_an_error_is_raised_in_its_place_and_the_map_goes_on(driver: Driver, ordered: bool) -> None:  # noqa: FBT001
-    results = driver.started().map(invert, [1, 0, 2, 0, 4], ordered=ordered)
+    results = driver.started().map(tasks.invert, [1, 0, 2, 0, 4], ordered=ordered)
     seen: list[object] = []
 
     for _ in range(5):
@@ -304,10 +295,6 @@ def test_F2_an_error_is_raised_in_its_place_and_the_map_goes_on(driver: Driver, 
     assert seen == [1.0, ZeroDivisionError, 0.5, ZeroDivisionError, 0.25]
     with pytest.raises(StopIteration):
         next(results)
-
-
-def invert(number: int) -> float:
-    return 1 / number
 
 
 def test_F2_a_timeout_of_map_is_for_each_result(driver: Driver) -> None:
@@ -341,7 +328,7 @@ def test_F2_after_a_timeout_of_map_the_result_can_still_be_had(driver: Driver, o
 @pytest.mark.parametrize("how", ["close", "let go"])
 def test_F2_closing_a_map_drops_the_rest(driver: Driver, how: str) -> None:
     queue = driver.started()
-    results = queue.map(only_the_first, range(100), buffersize=5)
+    results = queue.map(tasks.only_the_first, range(100), buffersize=5)
     assert next(results) == 0
 
     if how == "close":
@@ -354,12 +341,6 @@ def test_F2_closing_a_map_drops_the_rest(driver: Driver, how: str) -> None:
     counts = queue.stats().counts
     assert (counts[Status.SUCCEEDED], counts[Status.CANCELLED]) == (2, 4)
     assert not counts[Status.READY] + counts[Status.SCHEDULED]
-
-
-def only_the_first(number: int) -> int:
-    if number > 0:
-        raise procq.RetryLater("1h")
-    return number
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
@@ -419,7 +400,7 @@ def test_F2_the_items_of_a_map_may_be_results(driver: Driver) -> None:
     queue = driver.started()
     handles = [queue.submit(tasks.echo, number) for number in range(5)]
 
-    assert list(queue.map(tasks.decorated, handles)) == [1, 2, 3, 4, 5]
+    assert list(queue.map(decorated, handles)) == [1, 2, 3, 4, 5]
 
 
 # --- F4: callbacks ---

@@ -47,20 +47,16 @@ def test_F3_closing_a_map_stops_a_chunk_that_runs(tmp_path: Path) -> None:
 
 def test_D10_max_tasks_per_worker_counts_items() -> None:
     with Queue(workers=1, max_tasks_per_worker=2) as queue:
-        pids = list(queue.map(get_pid, range(8)))
+        pids = list(queue.map(tasks.get_pid, range(8)))
         with pytest.raises(UsageError, match="max_tasks_per_worker"):
-            queue.map(get_pid, range(8), chunksize=2)
+            queue.map(tasks.get_pid, range(8), chunksize=2)
 
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2, 2, 2, 2]
 
 
-def get_pid(_number: int) -> int:
-    return os.getpid()
-
-
 def test_F2_chunks_go_to_all_workers() -> None:
     with Queue(workers=2) as queue:
-        assert len(set(queue.map(get_pid, range(50_000)))) == 2
+        assert len(set(queue.map(tasks.get_pid, range(50_000)))) == 2
 
 
 def test_F2_a_chunk_of_more_than_a_packet_arrives() -> None:

@@ -226,16 +226,16 @@ def descriptors_left(number: int) -> Iterator[None]:
             os.close(fd)
 
 
-def test_H24_a_hundred_queues_in_turn_under_a_tight_limit() -> None:
+def test_H24_forty_queues_in_turn_under_a_tight_limit() -> None:
     done = run_script(
         """
         import gc, os, resource
         from procq import Queue
         from tests.support import process_tasks as tasks
         gc.disable()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
         counts = set()
-        for number in range(100):
+        for number in range(40):
             with Queue(workers=1) as queue:
                 [handle.result() for handle in [queue.submit(tasks.nothing) for _ in range(4)]]
             counts.add(len(os.listdir("/proc/self/fd")))

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import resource
 import signal
 import sys
 from contextlib import suppress
@@ -10,12 +9,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.support import arrays, process_tasks as tasks
+from tests.support import arrays, process_tasks as tasks, sharing_tasks
 from tests.support.arrays import Array, array
 from tests.support.interrupting import Interrupter, first_calls
 from tests.support.leaks import no_leaks, wait_until  # noqa: F401 - a fixture
 from tests.support.looking import PATIENCE_S, check_invariants, engine_of, pids, run_script
 from tests.support.process_tasks import Gate
+from tests.support.sharing_tasks import FEW
 
 import procq
 from procq import Queue
@@ -24,8 +24,6 @@ from procq.errors import WorkerCrashed
 
 #: Packets of the smallest size: a pipe of default size holds some 270.
 MORE_THAN_A_PIPE_HOLDS = 300
-#: Descriptors that a worker may have open, in some tests.
-FEW = 64
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
 
@@ -79,7 +77,9 @@ def test_I2_a_worker_that_does_not_read_meanwhile_is_told_of_all_and_lives(
     many = [procq.share(number) for number in range(MORE_THAN_A_PIPE_HOLDS)]
     with Queue(workers=1) as queue:
         for start in range(0, len(many), 50):
-            assert queue.submit(count, *many[start : start + 50]).result(PATIENCE_S) == len(many[start : start + 50])
+            assert queue.submit(sharing_tasks.count, *many[start : start + 50]).result(PATIENCE_S) == min(
+                50, len(many) - start
+            )
         (pid,) = pids(queue)
         assert mappings(pid) == len(many)
         (worker,) = engine_of(queue)._workers.values()
@@ -101,9 +101,9 @@ def test_I2_a_worker_that_does_not_read_meanwhile_is_told_of_all_and_lives(
 def test_I2_a_worker_with_few_descriptors_reads_more_objects_than_those() -> None:
     """Each mapping took one, for as long as its object was referred to; the tasks' own files had none left."""
     many = [procq.share(Array(bytes([number]) * 100_000)) for number in range(2 * FEW)]
-    with Queue(workers=1, initializer=allow_few_descriptors) as queue:
+    with Queue(workers=1, initializer=sharing_tasks.allow_few_descriptors) as queue:
         for _ in range(2):
-            ends = [queue.submit(ends_and_descriptors, shared.out).result(PATIENCE_S) for shared in many]
+            ends = [queue.submit(sharing_tasks.ends_and_descriptors, shared.out).result(PATIENCE_S) for shared in many]
             assert [first for (_, first, _), _ in ends] == list(range(2 * FEW))
             assert max(descriptors for _, descriptors in ends) <= FEW // 2 + 10
         assert len(pids(queue)) == 1
@@ -111,29 +111,17 @@ def test_I2_a_worker_with_few_descriptors_reads_more_objects_than_those() -> Non
 
 def test_I2_a_task_that_reads_more_than_there_are_descriptors_fails_alone_and_says_so() -> None:
     many = [procq.share(Array(bytes([number]) * 100_000)) for number in range(2 * FEW)]
-    with Queue(workers=1, initializer=allow_few_descriptors) as queue:
+    with Queue(workers=1, initializer=sharing_tasks.allow_few_descriptors) as queue:
         pid = queue.submit(tasks.pid).result(PATIENCE_S)
-        handle = queue.submit(count, *many)
+        handle = queue.submit(sharing_tasks.count, *many)
         if sys.version_info >= (3, 13):
             assert handle.result(PATIENCE_S) == len(many)
         else:
             error = handle.exception(PATIENCE_S)
             assert isinstance(error, procq.errors.RemoteError)
             assert "takes a descriptor: raise their limit (ulimit -n)" in str(error)
-        assert queue.submit(count, *many[: FEW // 4]).result(PATIENCE_S) == FEW // 4
+        assert queue.submit(sharing_tasks.count, *many[: FEW // 4]).result(PATIENCE_S) == FEW // 4
         assert pids(queue) == {pid}
-
-
-def allow_few_descriptors() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, FEW))
-
-
-def ends_and_descriptors(given: Array) -> tuple[tuple[int, int, int], int]:
-    return arrays.ends(given), len(list(Path("/proc/self/fd").iterdir()))
-
-
-def count(*given: object) -> int:
-    return len(given)
 
 
 def test_I2_a_new_worker_gets_it_too() -> None:
@@ -186,27 +174,17 @@ def test_I2_ctrl_c_amid_share_leaves_nothing() -> None:
 def test_I2_a_nested_queue_shares_what_its_worker_was_given() -> None:
     shared = procq.share(array(300_000))
     with Queue(workers=1) as queue:
-        assert queue.submit(share_again, shared.out).result(PATIENCE_S) == arrays.ends(array(300_000))
-
-
-def share_again(given: Array) -> tuple[int, int, int]:
-    with Queue(workers=1) as queue:
-        return queue.submit(arrays.ends, procq.share(given).out).result(PATIENCE_S)
+        assert queue.submit(sharing_tasks.share_again, shared.out).result(PATIENCE_S) == arrays.ends(array(300_000))
 
 
 def test_H5_a_worker_that_asks_for_what_its_task_was_not_given_is_ended() -> None:
     shared = procq.share(array(300_000))
     with Queue(workers=1) as queue:
         queue.submit(arrays.ends, shared.out).result(PATIENCE_S)
-        error = queue.submit(fetch, shared._block.key).exception(PATIENCE_S)
+        error = queue.submit(sharing_tasks.fetch, shared._block.key).exception(PATIENCE_S)
 
         assert isinstance(error, WorkerCrashed)
         assert "shared memory that its task was not given" in str(error)
-
-
-def fetch(key: int) -> int:
-    found: int = tasks.worker_end().fetch(key)
-    return found
 
 
 @pytest.mark.slow

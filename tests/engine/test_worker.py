@@ -534,18 +534,14 @@ def test_H5_closed_descriptors_end_the_worker_with_a_code_of_their_own() -> None
 def test_H5_closed_claims_end_the_worker_before_it_begins_a_task(tmp_path: Path) -> None:
     file = tmp_path / "said"
     with Driver() as driver:
-        fds = driver.result(_pipes_of_the_worker)
+        fds = driver.result(tasks.pipes_of_the_worker)
         assert isinstance(fds, list)
-        assert driver.result(_close, fds[2]) is None
+        assert driver.result(tasks.close, fds[2]) is None
         driver.send(tasks.say, str(file), "begun")
 
         assert driver.death().exit_code == wire.EXIT_PIPES_LOST
         assert driver.channel.revoke() == 1
     assert lines(file) == []
-
-
-def _close(fd: int) -> None:
-    os.close(fd)
 
 
 def test_H5_claims_closed_by_a_task_end_the_worker_with_more_to_do() -> None:
@@ -568,18 +564,11 @@ def test_H5_closed_standard_streams_harm_nobody() -> None:
 @pytest.mark.parametrize("data", [b"x", b"\x06" * 100, b"\x01\x02" * 40_000], ids=["byte", "kind", "long"])
 def test_H5_garbage_in_the_pipe_is_a_wire_error(data: bytes) -> None:
     with Driver() as driver:
-        fds = driver.result(_pipes_of_the_worker)
+        fds = driver.result(tasks.pipes_of_the_worker)
         assert isinstance(fds, list)
         driver.send(tasks.write_garbage_to, fds[1], data)
         with pytest.raises(wire.WireError):
             driver.message()
-
-
-def _pipes_of_the_worker() -> list[int]:
-    """Return tasks, stream and claims as the worker's command line names them."""
-    from pathlib import Path  # noqa: PLC0415
-
-    return [int(argument) for argument in Path("/proc/self/cmdline").read_bytes().split(b"\0")[-5:-2]]
 
 
 def test_H5_output_appears_before_the_report(
@@ -607,16 +596,10 @@ def test_H5_programs_that_a_task_starts_inherit_none_of_our_descriptors() -> Non
 def test_told_to_leave_a_worker_ends_as_an_interpreter_does(tmp_path: Path) -> None:
     file = tmp_path / "said"
     with Driver() as driver:
-        driver.run(_register_at_exit, str(file))
+        driver.run(tasks.register_at_exit, str(file))
         assert driver.leave().exit_code == 0
 
     assert lines(file) == ["at exit"]
-
-
-def _register_at_exit(path: str) -> None:
-    import atexit  # noqa: PLC0415
-
-    atexit.register(tasks.say, path, "at exit")
 
 
 def test_leaving_makes_no_noise(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

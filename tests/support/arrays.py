@@ -1,11 +1,11 @@
 """Bytes that pickle keeps beside its stream, as it does with the arrays of numpy; and tasks on them."""
 
-import pickle
-from pathlib import Path
-from typing import TYPE_CHECKING
+import os
+from _pickle import PickleBuffer
 
 from procq.parcel import room
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -16,8 +16,8 @@ class Array:
     def __init__(self, data: "bytes | bytearray | memoryview") -> None:
         self.view = memoryview(data)
 
-    def __reduce_ex__(self, protocol: int) -> "tuple[Callable[..., Array], tuple[pickle.PickleBuffer]]":  # type: ignore[override]
-        return Array, (pickle.PickleBuffer(self.view),)
+    def __reduce_ex__(self, protocol: int) -> "tuple[Callable[..., Array], tuple[PickleBuffer]]":  # type: ignore[override]
+        return Array, (PickleBuffer(self.view),)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Array) and bytes(self.view) == bytes(other.view)
@@ -31,8 +31,8 @@ class Kept:
     def __init__(self, data: "bytes | bytearray | memoryview") -> None:
         self.data = data
 
-    def __reduce_ex__(self, protocol: int) -> "tuple[Callable[..., Kept], tuple[pickle.PickleBuffer]]":  # type: ignore[override]
-        return Kept, (pickle.PickleBuffer(self.data),)
+    def __reduce_ex__(self, protocol: int) -> "tuple[Callable[..., Kept], tuple[PickleBuffer]]":  # type: ignore[override]
+        return Kept, (PickleBuffer(self.data),)
 
 
 def kind_of(kept: Kept) -> str:
@@ -61,8 +61,8 @@ def overwrite(*arrays: Array) -> list[bytes]:
 
 def overwrite_and_fail_once(given: Array, path: str) -> list[bytes]:
     found = overwrite(given)
-    if not Path(path).exists():
-        Path(path).touch()
+    if not os.path.exists(path):  # noqa: PTH110 - pathlib is heavy
+        os.mknod(path)
         raise ValueError("once")
     return found
 
@@ -135,3 +135,7 @@ def huge(size: int) -> Array:
     given = Array(room(size))
     given.view[0], given.view[-1] = 7, 9
     return given
+
+
+class Marked(bytes):
+    """Bytes that are more than that."""

@@ -1,13 +1,17 @@
 """Tasks that take memory, for the tests of its limits.  Workers import this module."""
 
 import os
-import signal
-import subprocess
 import sys
 import time
 
 from tests.support.arrays import Array
 from tests.support.process_tasks import announced_sleep, pass_gate, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal  # the C module has no stubs
+else:
+    import _signal as signal  # without the enums
 
 #: What leaky tasks keep.
 _kept: list[bytearray] = []
@@ -80,6 +84,8 @@ def hold_against_sigterm(path: str, size: int) -> None:
 
 def hold_in_child(path: str, size: int) -> None:
     """Have a child hold memory, tell its pid, and never end."""
+    import subprocess  # noqa: PLC0415 - heavy
+
     code = f"import time\ntaken = b'x' * {size}\nprint(flush=True)\ntime.sleep(3600)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     say(path, child.pid)
@@ -135,6 +141,8 @@ def pid_after(seconds: float) -> int:
 
 def leave_child(path: str, size: int) -> int:
     """Leave a child behind that holds memory, and return the pid."""
+    import subprocess  # noqa: PLC0415 - heavy
+
     code = f"import time\ntaken = b'x' * {size}\nprint(flush=True)\ntime.sleep(3600)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert child.stdout is not None

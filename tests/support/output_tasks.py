@@ -4,12 +4,16 @@ Workers import this module: nothing heavy here.
 """
 
 import os
-import signal
-import subprocess
 import sys
 import time
 
 from tests.support.process_tasks import die_by, sleep_forever
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal  # the C module has no stubs
+else:
+    import _signal as signal  # without the enums
 
 
 def write(stdout: str = "", stderr: str = "", value: object = None) -> object:
@@ -26,6 +30,7 @@ def write_raw(data: bytes, fd: int = 1) -> None:
 
 def write_in_every_way() -> None:
     import ctypes  # noqa: PLC0415 - heavy
+    import subprocess  # noqa: PLC0415
 
     print("python")  # noqa: T201 - captured
     sys.stdout.flush()
@@ -101,12 +106,16 @@ def meddle(how: str) -> None:
 
 def leave_a_writer() -> int:
     """Leave a program behind that writes without end."""
+    import subprocess  # noqa: PLC0415
+
     program = subprocess.Popen(["yes", "left behind"])
     time.sleep(0.05)  # noqa: TID251 - until it writes
     return program.pid
 
 
 def flood() -> None:
+    import subprocess  # noqa: PLC0415
+
     subprocess.run(["yes", "and on"], check=True)
 
 

@@ -5,21 +5,24 @@ a name that it has begun, and waits by another until the test lets it go on.
 """
 
 import os
-import signal
-import subprocess
 import sys
 import time
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 from procq.inside import Permanent, RetryLater, Terminated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal  # the C module has no stubs
+    from pathlib import Path
+    from typing import Any
+else:
+    import _signal as signal  # without the enums
 
 
 class Gate:
     """A place at which a task waits until the test opens it."""
 
-    def __init__(self, folder: Path, name: str = "gate") -> None:
+    def __init__(self, folder: "Path", name: str = "gate") -> None:
         self.path = str(folder / name)
         os.mkfifo(f"{self.path}.began")
         os.mkfifo(f"{self.path}.open")
@@ -137,8 +140,10 @@ def swallow(gate: str, log: str) -> str:
 def swallow_terminated_and_go_on(path: str) -> None:
     announce(path)
     while True:
-        with suppress(Terminated):
+        try:  # noqa: SIM105 - `contextlib` is heavy
             sleep_forever()
+        except Terminated:
+            pass
 
 
 def ignore_sigterm(path: str) -> None:
@@ -161,6 +166,8 @@ def stuck_in_c(path: str) -> None:
 
 def with_family(path: str, *, in_c: bool = False, own_session: bool = False) -> None:
     """Start a shell that starts a sleeper, tell their pids and never end."""
+    import subprocess  # noqa: PLC0415 - heavy
+
     shell = subprocess.Popen(
         ["sh", "-c", "sleep 3600 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=own_session
     )
@@ -278,7 +285,7 @@ def interrupt() -> None:
 # --- cheats ---
 
 
-def worker_end() -> Any:  # noqa: ANN401 - the worker's innards
+def worker_end() -> "Any":  # noqa: ANN401 - the worker's innards
     """Find the worker's end of the sockets to its supervisor."""
     import gc  # noqa: PLC0415
 
@@ -371,9 +378,11 @@ def swallow_tasks(path: str) -> None:
 
     pass_gate(path)
     end = worker_end()
-    with suppress(BlockingIOError):
+    try:
         while end._tasks.recv(70_000, socket.MSG_DONTWAIT):
             pass
+    except BlockingIOError:
+        pass
 
 
 # --- timeouts ---
@@ -618,3 +627,7 @@ class _SlowToPickle:
 
 def slow_to_pickle(seconds: float) -> object:
     return _SlowToPickle(seconds)
+
+
+def get_pid(_number: int) -> int:
+    return os.getpid()

@@ -2,8 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
-from threading import Timer
 from zlib import crc32
 
 from tests.support.process_tasks import sleep_forever, worker_end
@@ -13,7 +11,7 @@ from procq.inside import Spawn
 
 
 def note(path: str, text: str) -> None:
-    with Path(path).open("a", encoding="ascii") as file:
+    with open(path, "a", encoding="ascii") as file:  # noqa: PTH123 - pathlib is heavy
         file.write(f"{text}\n")
 
 
@@ -122,6 +120,8 @@ def loaded() -> list[str]:
 @procq.task(max_attempts=20, backoff=0)
 def hardy_tree(name: str, depth: int) -> int:
     """Spawn two of itself, down to a depth of 0; one attempt in some has its worker die, now or a little later."""
+    from threading import Timer  # noqa: PLC0415 - heavy
+
     drawn = crc32(f"{name} {procq.current().attempt}".encode())
     if drawn % 6 == 0:
         Timer(drawn % 5 / 1000, os._exit, (3,)).start()

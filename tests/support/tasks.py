@@ -4,12 +4,17 @@ Workers import this module, and tests look at what they have imported: so nothin
 """
 
 import os
-import signal
 import sys
 import time
 
 from procq import inside as procq_inside
 from procq.inside import Permanent, RetryLater, Terminated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal  # the C module has no stubs
+else:
+    import _signal as signal  # without the enums
 
 # --- values ---
 
@@ -362,3 +367,20 @@ def burn_cpu(seconds: float) -> None:
     end = time.process_time() + seconds
     while time.process_time() < end:
         pass
+
+
+def close(fd: int) -> None:
+    os.close(fd)
+
+
+def pipes_of_the_worker() -> list[int]:
+    """Return tasks, stream and claims as the worker's command line names them."""
+    from pathlib import Path  # noqa: PLC0415
+
+    return [int(argument) for argument in Path("/proc/self/cmdline").read_bytes().split(b"\0")[-5:-2]]
+
+
+def register_at_exit(path: str) -> None:
+    import atexit  # noqa: PLC0415
+
+    atexit.register(say, path, "at exit")
