@@ -452,7 +452,7 @@ def test_F2_a_map_over_an_endless_input_ends_with_its_queue(driver: Driver, chun
 
 def test_G6_a_map_over_an_endless_input_ends_with_the_halt_of_its_queue(driver: Driver) -> None:
     queue = driver.started(max_failures=1)
-    results = queue.map(invert, itertools.repeat(0))
+    results = queue.map(tasks.invert, itertools.repeat(0))
 
     *taken, last = itertools.islice(each_outcome(results), 1000)
 

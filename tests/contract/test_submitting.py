@@ -149,7 +149,7 @@ def test_C1_submit_many_of_a_single_spec_is_refused_with_a_word_on_what_to_do(dr
     queue = driver.queue()
 
     with pytest.raises(errors.UsageError, match=r"submit_many got <TaskSpec .*expected a list of specs; use submit"):
-        queue.submit_many(tasks.decorated.spec(1))  # type: ignore[arg-type]
+        queue.submit_many(decorated.spec(1))  # type: ignore[arg-type]
 
 
 def test_C1_submit_many_returns_handles_in_order(driver: Driver) -> None:

@@ -106,6 +106,8 @@ def spawn_in_a_race(number: int, *, is_mortal: bool) -> int:
     """Spawn two tasks whose ids others like it use too; if told so, one attempt in some has its worker die soon."""
     drawn = crc32(f"{number} {procq.current().attempt}".encode())
     if is_mortal and drawn % 6 == 0:
+        from threading import Timer  # noqa: PLC0415 - few workers need it
+
         Timer(drawn % 5 / 1000, os._exit, (3,)).start()
     one = procq.task(identity)
     specs = [one.using(id=f"shared-{(number + more) % 7}").spec(number) for more in range(2)]
