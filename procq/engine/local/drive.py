@@ -10,6 +10,7 @@ lock, by `_runs` and `_is_given_up`.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import final
 
 from procq.engine.local.crew import Crew
@@ -74,10 +75,10 @@ class Drive:
                 pass
         except BaseException as error:
             # Not even a bug of procq may leave callers waiting for ever: end everything, and loudly.
-            # That first: a handler of the program's own may raise, and then callers would wait all the same.
-            host.failed(error)
             if not isinstance(error, EngineError):
-                logger.log(CRITICAL, "procq's supervisor thread failed; please report this", exc_info=True)
+                with suppress(Exception):  # a filter of the program's own may raise; callers would wait all the same
+                    logger.log(CRITICAL, "procq's supervisor thread failed; please report this", exc_info=True)
+            host.failed(error)
             self._crew.abandon(host)
         finally:
             with host.lock:
