@@ -24,7 +24,7 @@ from tests.support.process_tasks import Gate
 from procq import Handle, Queue, Status, task
 from procq.engine.local import engine
 from procq.engine.local.loop import Events, Loop
-from procq.errors import DuplicateTaskError, QueueClosedError, QueueFullError, TaskCancelled
+from procq.errors import QueueClosedError, QueueFullError, TaskCancelled, UnknownDependencyError
 from procq.handle import task_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("no_leaks")]
@@ -320,11 +320,11 @@ def test_C6_who_is_let_in_and_refused_after_all_passes_the_room_on(tmp_path: Pat
     with Queue(workers=1, max_pending=1) as queue:
         fill(queue, gate)
 
-        def submit_twin(_: int) -> None:
-            with pytest.raises(DuplicateTaskError):
-                queue.submit(task(tasks.nothing, id="taken").spec())
+        def submit_in_vain(_: int) -> None:
+            with pytest.raises(UnknownDependencyError):
+                queue.submit(task(tasks.nothing, depends_on=["nobody"]).spec())
 
-        with threads(4, submit_twin), ThreadPoolExecutor(1) as last:
+        with threads(4, submit_in_vain), ThreadPoolExecutor(1) as last:
             assert wait_until(lambda: waiting_for_room(queue) == 4)
             late = last.submit(queue.submit, tasks.echo, "let in")
             assert wait_until(lambda: waiting_for_room(queue) == 5)

@@ -274,6 +274,7 @@ if __name__ == "__main__":
         before = set(sys.modules)
         handle = queue.submit(task(announced_loop, timeout=0.2).spec({str(tmp_path / "gate")!r}))
         handle.wait()
-        print(handle.history[0].outcome, *sorted(set(sys.modules) - before))
+        imported = sorted(set(sys.modules) - before)
+        print(handle.history[0].outcome, *imported)
 """
     assert run_script(script).stdout.split() == ["timeout"]

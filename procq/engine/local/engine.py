@@ -302,15 +302,12 @@ class LocalEngine:
         handler of the program's own has broken one off; and that would be with the lock held.
         """
         self._is_prepared = True
-        import datetime as dt  # noqa: PLC0415 - some milliseconds, where nobody waits for them
-        import difflib  # noqa: PLC0415
-        import json  # noqa: PLC0415
+        import json  # noqa: PLC0415 - 2 ms, where nobody waits for them
         import mmap  # noqa: PLC0415
 
-        from procq import equality  # noqa: PLC0415
         from procq.engine import spawning  # noqa: PLC0415
 
-        del dt, difflib, equality, json, mmap, spawning
+        del json, mmap, spawning
 
     def _plan(self, host: Host) -> float:
         """Decide how long to sleep; the lock is held."""
