@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 from tests.contract import tasks
-from tests.contract.drivers import NOTHING_AHEAD, Driver
+from tests.contract.drivers import NOTHING_AHEAD, Driver, InlineDriver
 from tests.contract.log import Log
 
 import procq
@@ -171,7 +171,11 @@ def test_B4_a_limited_type_runs_in_order(driver: Driver, log: Log) -> None:
         handles.append(queue.submit(tasks.note, log.path, f"wide {number}"))
     run(queue, handles)
 
-    assert log.lines == ["narrow 0", "wide 0", "narrow 1", "wide 1", "narrow 2", "wide 2"]
+    for name in ("narrow", "wide"):
+        assert [line for line in log.lines if line.startswith(name)] == [f"{name} {number}" for number in range(3)]
+    # A worker may begin what was sent ahead to it before anybody knows that the type is free again.
+    if isinstance(driver, InlineDriver):
+        assert log.lines == ["narrow 0", "wide 0", "narrow 1", "wide 1", "narrow 2", "wide 2"]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])

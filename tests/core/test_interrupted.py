@@ -129,7 +129,7 @@ def test_F2_a_map_that_was_interrupted_goes_on_and_loses_nothing(ordered: bool, 
         assert sorted(CALLS) == list(numbers)
         return interrupted
 
-    assert at_every_moment(once) > 100
+    assert at_every_moment(once) > 50  # of three chunks on 3.13, which looks for signals less often, 75
 
 
 @pytest.mark.slow

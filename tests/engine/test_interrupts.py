@@ -509,7 +509,7 @@ def test_an_interrupt_amid_a_change_that_is_refused_is_raised_all_the_same() -> 
 # --- what our threads import ---
 
 _IMPORT_LOCK_TAKEN = """
-import _imp, threading
+import _imp, sys, threading
 from procq import Queue, exponential, task
 from tests.support import importing_tasks as tasks
 
@@ -527,7 +527,8 @@ def run():
             queue.submit(task(tasks.fail_first, max_attempts=3).spec({folder!r})).result(PATIENCE_S)
             done = threading.Event()
             handle = queue.submit(len, "abc")
-            handle.add_done_callback(lambda _: 1 / 0)
+            if sys.version_info < (3, 13):  # from then on Python itself imports what it needs for a traceback
+                handle.add_done_callback(lambda _: 1 / 0)
             handle.add_done_callback(lambda _: done.set())
             assert done.wait(PATIENCE_S)
             assert len(queue.submit(bytes, 8_000_000).result(PATIENCE_S)) == 8_000_000
@@ -553,4 +554,4 @@ def test_no_thread_of_ours_imports_anything_once_the_workers_have_started(
     assert told.returncode == 0, told.stderr
     assert told.stdout == "done\n"
     assert "a warning of a task\n" in told.stderr
-    assert "ZeroDivisionError" in told.stderr
+    assert ("ZeroDivisionError" in told.stderr) == (sys.version_info < (3, 13))
