@@ -1,8 +1,7 @@
 """Turns the `Spawn` that a task returned into plain data and pickled calls, and those into drafts (contract E6).
 
 The first happens where the task ran, the second where the tasks are accepted; in between it is bytes
-that say nothing of whose they are.  In a worker it is imported when a task spawns something, in the
-supervisor soon after the start (`LocalEngine._prepare`).
+that say nothing of whose they are.  Imported on either side when a task spawns something.
 """
 
 from typing import Any, Final, cast

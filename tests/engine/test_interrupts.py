@@ -519,7 +519,7 @@ told = []
 def run():
     listener = told.append
     with Queue(workers=1, on_event=(listener, ["log"]), backoff=exponential("1ms")) as queue:
-        assert queue.submit(len, "abc").result(PATIENCE_S) == 3  # the workers have started
+        queue.submit(tasks.spawn_one).result(PATIENCE_S)  # the workers have started, and what a spawn needs is here
         _imp.acquire_lock()  # as an interrupt that a handler of the program's own raised would leave it
         try:
             queue.submit(tasks.warn, "a warning of a task").result(PATIENCE_S)

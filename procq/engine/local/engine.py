@@ -296,18 +296,16 @@ class LocalEngine:
         return not is_over
 
     def _prepare(self) -> None:
-        """Import what some reports need, while the first workers start and the lock is free.
+        """Import what a big result needs, while the first workers start and the lock is free.
 
-        Not when such a report comes: an import may have to wait, for another thread's or for ever, if a
-        handler of the program's own has broken one off; and that would be with the lock held.
+        Not when it comes: an import may have to wait, for another thread's or for ever, if a handler of the
+        program's own has broken one off; and that would be with the lock held.  What a `Spawn` needs is
+        imported with the first one all the same: `json` is 2 ms, which every short program would pay.
         """
         self._is_prepared = True
-        import json  # noqa: PLC0415 - 2 ms, where nobody waits for them
-        import mmap  # noqa: PLC0415
+        import mmap  # noqa: PLC0415 - half a millisecond, where nobody waits for it
 
-        from procq.engine import spawning  # noqa: PLC0415
-
-        del json, mmap, spawning
+        del mmap
 
     def _plan(self, host: Host) -> float:
         """Decide how long to sleep; the lock is held."""
@@ -540,7 +538,7 @@ class LocalEngine:
         ended.started_at = min(max(ended.started_at, 0.0), ended.ended_at)
         listing = None
         if ended.spawned is not None:
-            from procq.engine.spawning import MalformedError, listing_of  # noqa: PLC0415 - `_prepare` has imported it
+            from procq.engine.spawning import MalformedError, listing_of  # noqa: PLC0415 - few queues need it, and `json`
 
             try:
                 listing = listing_of(ended)
