@@ -7,7 +7,7 @@ Everything here happens under the queue's lock.
 
 from collections.abc import Iterator
 from math import inf
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from procq.core.scheduler import Scheduler
 from procq.core.states import Status
@@ -18,12 +18,17 @@ _SUCCEEDED: Final = Status.SUCCEEDED
 _FAILED: Final = Status.FAILED
 
 
-class Order(NamedTuple):
-    """An order to halt."""
+@final
+class Order:
+    """An order to halt.  No tuple: to make a class of those is 0.1 ms for every program."""
 
-    why: Halt
-    told: str  #: the same in a sentence
-    how: OnFailure
+    __slots__ = ("how", "told", "why")
+
+    def __init__(self, why: Halt, told: str, how: OnFailure) -> None:
+        self.why: Halt = why
+        #: the same in a sentence
+        self.told = told
+        self.how: OnFailure = how
 
 
 @final

@@ -152,9 +152,12 @@ def chosen_engine(
     if engine == "local":
         # Not before Windows was refused: what it is built on does not exist there.
         from procq.engine.local.engine import LocalEngine  # noqa: PLC0415
-        from procq.engine.local.memory import MemoryWatch  # noqa: PLC0415
 
-        is_watched = hard_bytes is not None or recycle_bytes is not None
+        memory = None
+        if hard_bytes is not None or recycle_bytes is not None:
+            from procq.engine.local.memory import MemoryWatch  # noqa: PLC0415 - few queues look at it
+
+            memory = MemoryWatch(hard_bytes=hard_bytes, recycle_bytes=recycle_bytes)
         return LocalEngine(
             groups=groups,
             kill_grace_s=kill_grace_s,
@@ -162,7 +165,7 @@ def chosen_engine(
             initializer=pickle_initializer(initializer, initargs),
             jobs=loader.known,
             max_tasks_per_worker=attempts,
-            memory=MemoryWatch(hard_bytes=hard_bytes, recycle_bytes=recycle_bytes) if is_watched else None,
+            memory=memory,
             capture=capture,
         )
     if isinstance(engine, str):

@@ -8,7 +8,7 @@ Nothing here gives a task a status: it says what becomes of one, and the schedul
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, final
 
 from procq.core.states import TERMINAL, UNSUCCESSFUL, Status
 from procq.core.task import Cause, Task, by_seq
@@ -21,11 +21,16 @@ _SUCCEEDED: Final = Status.SUCCEEDED
 BY_DEPENDENCY: Final[frozenset[Cause]] = frozenset({"dependency", "not needed"})
 
 
-class Cut(NamedTuple):
+@final
+class Cut:
     """Why a task is cancelled on account of what it depends on."""
 
-    cause: Cause
-    origin: str | None  #: id of the task where the failure began
+    __slots__ = ("cause", "origin")
+
+    def __init__(self, cause: Cause, origin: str | None) -> None:
+        self.cause: Cause = cause
+        #: id of the task where the failure began
+        self.origin = origin
 
 
 #: What becomes of a task: it waits for what it depends on, it need not wait any more, or it is cancelled.

@@ -32,11 +32,9 @@ from procq.engine.local.drive import Drive
 from procq.engine.local.lending import Lending
 from procq.engine.local.lookout import Lookout
 from procq.engine.local.loop import Loop
-from procq.engine.local.memory import MemoryWatch
 from procq.engine.local.pace import UNKNOWN_S, Paces
 from procq.engine.local.patience import Patience
 from procq.engine.local.roster import LONG_S, SPAN_S, State, Worker
-from procq.engine.local.weighing import Weighing
 from procq.engine.protocol import Attempt, Host, StopReason
 from procq.errors import WorkerStartError
 from procq.outcome import Ended
@@ -44,6 +42,8 @@ from procq.parcel import Payload
 
 if TYPE_CHECKING:
     from procq.draft import Listing
+    from procq.engine.local.memory import MemoryWatch
+    from procq.engine.local.weighing import Weighing
     from procq.outcome import Outcome
 
 #: Attempts bigger than this are not sent ahead: what waits in a pipe must be one packet.
@@ -97,7 +97,7 @@ class LocalEngine:
         initializer: Payload = b"",
         jobs: Callable[[], Mapping[str, str]] = dict,
         max_tasks_per_worker: int | None = None,
-        memory: MemoryWatch | None = None,
+        memory: "MemoryWatch | None" = None,
         capture: bool = False,
     ) -> None:
         self._host: Host | None = None
@@ -121,7 +121,11 @@ class LocalEngine:
         self._patience = Patience(self._crew, self._lookout)
         self._records = record.Intake(self._lookout.watch_stream)
         self._lending = Lending(self._loop.alarm)
-        self._weighing = None if memory is None else Weighing(memory, self._loop, self._crew, self._stop)
+        self._weighing: Weighing | None = None
+        if memory is not None:
+            from procq.engine.local import weighing  # noqa: PLC0415 - few queues limit what workers hold
+
+            self._weighing = weighing.Weighing(memory, self._loop, self._crew, self._stop)
         self._oom_watch = deaths.OomWatch()
         self._initializer = initializer
         # The crew's own tables, which are looked at all the time.
