@@ -16,7 +16,7 @@ from procq.engine.protocol import Engine, Places
 from procq.slots import DEFAULT_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from procq.core.facts import Hold
 
@@ -161,7 +161,11 @@ class Dispatcher:
 
     def take_back_all(self, now: float) -> None:
         """Take back all that was sent ahead."""
-        for task in list(self._scheduler.ahead.values()):
+        self.take_back_those(list(self._scheduler.ahead.values()), now)
+
+    def take_back_those(self, tasks: "Iterable[Task]", now: float) -> None:
+        """Take back those of some tasks that are sent ahead; what has begun of them, note that."""
+        for task in tasks:
             if task.seq in self._scheduler.ahead:  # else it came back with another of the same worker
                 self.take_back(task, now)
 

@@ -76,8 +76,7 @@ class Spawn:
     __slots__ = ("on_conflict", "specs", "value")
 
     def __init__(self, specs: "Iterable[object]", value: object = None, *, on_conflict: "OnConflict" = "raise") -> None:
-        if on_conflict != "raise":
-            check_on_conflict(on_conflict)
+        check_on_conflict(on_conflict)
         if not hasattr(specs, "__iter__") and not hasattr(specs, "__getitem__"):
             from procq.errors import UsageError  # noqa: PLC0415 - not on a worker's way until it is needed
 

@@ -8,7 +8,7 @@ Everything here happens under the queue's lock, in a caller's thread or the engi
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import final
 
 from procq.core.scheduler import Scheduler
@@ -29,12 +29,12 @@ class Offspring:
 
     Args:
         scheduler: Where tasks go, and from which they are known.
-        take_back: Takes back a task that was sent ahead, or notes that it has begun.
+        take_back: Takes back those of some tasks that were sent ahead, or notes that they have begun.
     """
 
     __slots__ = ("_scheduler", "_take_back", "defaults", "heads", "numbers", "overrides", "tell")
 
-    def __init__(self, scheduler: Scheduler, take_back: Callable[[Task, float], object]) -> None:
+    def __init__(self, scheduler: Scheduler, take_back: Callable[[Iterable[Task], float], object]) -> None:
         self._scheduler = scheduler
         self._take_back = take_back
         #: the next id that is made
@@ -95,9 +95,7 @@ class Offspring:
                 hint="give the new task another id",
             )
         while ahead := [task for task in batch.replaced if task.seq in self._scheduler.ahead]:
-            for task in ahead:
-                if task.seq in self._scheduler.ahead:  # else it came back with another of the same worker
-                    self._take_back(task, now)
+            self._take_back(ahead, now)
             # What was read meanwhile is no less true: a task has begun, or another has spawned the like.
             batch = self._made(listing, now)
         return batch

@@ -546,27 +546,29 @@ class Queue:
         on_conflict: OnConflict = "raise",
     ) -> list[Handle[Any]]:
         """Submit specs and what they depend on, all or none."""
-        if on_conflict != "raise":
-            check_on_conflict(on_conflict)
+        check_on_conflict(on_conflict)
         supervisor = self._supervisor
         by_spec = self._by_spec
         known = supervisor.scheduler.tasks
         drafts = draft_all(specs, self._handlers, lambda spec: is_known(spec, by_spec, known, on_conflict))
+        make = partial(tasks_of_specs, specs, drafts, supervisor, by_spec, self._free_id, on_conflict)
         with supervisor.entry:
+            made = None
             payloads = [draft.payload for draft in drafts.values()]
             if any(draft.id in known for draft in drafts.values()):
                 # What is known, or refused, needs no room and must not wait for any.
                 supervisor.check_usable()
-                batch, _ = tasks_of_specs(specs, drafts, supervisor, by_spec, self._free_id, on_conflict)
-                payloads = [task.payload for task in batch.new]
+                made = make()
+                payloads = [task.payload for task in made[0].new]
+            has_waited = False
             if payloads:
                 size = sum(map(len, payloads))
                 # A submit that takes the places of others needs no room beside them.
                 replaced = partial(waiting_under, drafts.values(), known) if on_conflict == "replace" else None
-                supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s, replaced=replaced)
+                has_waited = supervisor.room.wait(supervisor, size, block=block, timeout_s=timeout_s, replaced=replaced)
             try:
                 supervisor.check_usable()
-                batch, tasks = tasks_of_specs(specs, drafts, supervisor, by_spec, self._free_id, on_conflict)
+                batch, tasks = make() if made is None or has_waited else made
                 handles = {spec: handle_of(supervisor, task) for spec, task in tasks.items()}
                 if batch.new:
                     supervisor.submit(batch.new, partial(by_spec.update, handles), batch.replaced)

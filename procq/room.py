@@ -87,7 +87,7 @@ class Room:
         block: bool,
         timeout_s: float | None,
         replaced: "Callable[[], Sequence[Task]] | None" = None,
-    ) -> None:
+    ) -> bool:
         """Wait until a task with so many bytes may be submitted; the lock is held before and after.
 
         Args:
@@ -97,13 +97,16 @@ class Room:
             timeout_s: The longest wait; None: without end.
             replaced: Says which tasks that wait now make room by the submit itself; None: none ever do.
 
+        Returns:
+            Whether the lock was given up meanwhile, so that anything may have changed.
+
         Raises:
             QueueFullError: There is no room, and the call must not wait (any longer).
             QueueClosedError: Shutdown began meanwhile.
             UsageError: This thread waits already, and a signal handler has called again.
         """
         if self._scheduler.open_bytes + size <= self._roomy_bytes or not self._is_full(size, replaced):
-            return
+            return False
         if not house.opened:
             raise QueueFullError(f"{self._bound()}, and the queue is not started, so waiting would never end")
         if not block:
@@ -120,6 +123,7 @@ class Room:
             self.let_in()
             raise
         del self.turns[turn]  # the next one is let in once this task is accepted, or refused
+        return True
 
     @waits
     def _wait_in_turn(self, house: House, turn: "_Turn", timeout_s: float | None) -> None:

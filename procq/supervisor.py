@@ -428,9 +428,7 @@ class Supervisor:
 
     def _replace(self, tasks: Sequence[Task], replaced: Sequence[Task]) -> None:
         now = self.engine.now()
-        for task in replaced:
-            if task.seq in self.scheduler.ahead:
-                self.dispatcher.take_back(task, now)
+        self.dispatcher.take_back_those(replaced, now)
         try:
             self._submit(tasks, replaced)
         except UsageError:  # nothing was changed, but what was taken back wants to go on
@@ -583,9 +581,9 @@ class Supervisor:
         if self.brake.limit is not None:
             self.brake.judge()
 
-    def _take_back(self, task: Task, now: float) -> None:
-        """Take back a task sent ahead, amid a report; that may read others, of which the loop must come to know."""
-        self.dispatcher.take_back(task, now)
+    def _take_back(self, tasks: Iterable[Task], now: float) -> None:
+        """Take back tasks sent ahead, amid a report; that may read others, of which the loop must come to know."""
+        self.dispatcher.take_back_those(tasks, now)
         self.engine.wake()
 
     def _ran(self, attempt: Attempt) -> Task | None:

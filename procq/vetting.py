@@ -1,8 +1,7 @@
 """What `Queue(...)` is given, as what it is made of; or refused, naming the parameter and the value (contract C3).
 
 Each reader takes one parameter, or those that mean something only together, and knows no other; but
-`chosen_engine` takes all that is for worker processes.  Nothing
-is started here, and no queue is known.
+`chosen_engine` takes all that is for worker processes.  Nothing is started here, and no queue is known.
 """
 
 from collections.abc import Callable, Mapping

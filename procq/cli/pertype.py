@@ -107,9 +107,13 @@ def _read(text: str) -> tuple[str, str, object]:
 
 def _those(what: str, known: Collection[str], wrong: str) -> str:
     """Say which there are, and first of all which of them may be meant."""
+    return f"{_meant(wrong, known)}{what} are {', '.join(known) or 'none'}"
+
+
+def _meant(wrong: str, known: Collection[str]) -> str:
+    """Ask whether the closest of some names was meant, before more is said; an empty text if none is close."""
     close = difflib.get_close_matches(wrong, known, n=1)
-    mean = f"did you mean `{close[0]}`? " if close else ""
-    return f"{mean}{what} are {', '.join(known) or 'none'}"
+    return f"did you mean `{close[0]}`? " if close else ""
 
 
 def types_in(entry: Entry, queue_options: Mapping[str, object]) -> set[str]:
@@ -176,10 +180,9 @@ class PerType:
         for (type_name, option), text in self._typed.items():
             given = Options({option: self.options[type_name][option]})
             if given.group not in groups:
-                close = difflib.get_close_matches(given.group, groups, n=1)
                 raise CommandLineError(
                     f"--set {text}: there is no group {given.group!r}; this run has {', '.join(map(repr, groups))}",
-                    hint=f"{f'did you mean `{close[0]}`? ' if close else ''}--group {given.group}=N gives it N workers",
+                    hint=f"{_meant(given.group, groups)}--group {given.group}=N gives it N workers",
                 )
             excess = "" if capacity is None else capacity.excess(given.demand)
             if excess:

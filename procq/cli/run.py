@@ -254,10 +254,11 @@ class _Run:
     def _note(self, handle: Handle[Any], spec: TaskSpec[Any] | None) -> bool:
         """Have the end of a task told; return whether it was not before."""
         entry = (handle, spec)
-        is_new = self._open.setdefault(task_of(handle), entry) is entry  # in one step: two threads may tell of one
+        task = task_of(handle)
+        is_new = self._open.setdefault(task, entry) is entry  # in one step: two threads may tell of one
         if is_new:
             if self._idle_groups:
-                self._idle_groups.discard(task_of(handle).rules.group)
+                self._idle_groups.discard(task.rules.group)
             handle.add_done_callback(self.inbox.put)
         return is_new
 

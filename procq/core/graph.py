@@ -48,7 +48,7 @@ def attach(task: Task) -> Verdict:
     conditions.unmet = 0
     for dependency in conditions.depends_on:
         if needs_success and dependency.status in UNSUCCESSFUL:
-            remember_cut(dependency, (task,))
+            _remember_cut(dependency, (task,))
             return _cut_by(dependency)
     for dependency in conditions.depends_on:
         if dependency.status is _SUCCEEDED:
@@ -90,7 +90,7 @@ def settle(ended: Task, told: Sequence[Task], cut: Sequence[Task]) -> None:
             ended.trouble.cut = None
     else:
         ended.dependents = [task for task in told if task.status is _BLOCKED] or None
-        remember_cut(ended, cut)
+        _remember_cut(ended, cut)
 
 
 def reopen(task: Task) -> None:
@@ -110,7 +110,7 @@ def reopen(task: Task) -> None:
     task.dependents = again or None
 
 
-def remember_cut(dependency: Task, cut: Sequence[Task]) -> None:
+def _remember_cut(dependency: Task, cut: Sequence[Task]) -> None:
     """Note tasks among those that the end of a dependency cancelled, so that a replay finds them (F7)."""
     if cut:
         trouble = dependency.in_trouble()

@@ -1,5 +1,7 @@
 """What becomes of drafts that a task spawns, and of what is read while others are taken back for them (contract E6)."""
 
+from collections.abc import Iterable
+
 from tests.core.hand import Hand
 
 from procq.core.states import Status
@@ -29,8 +31,9 @@ class Scene:
         #: what the second one has spawned
         self.between: Task | None = None
 
-    def take_back(self, task: Task, now: float) -> None:
-        self.hand.scheduler.take_back(task)
+    def take_back(self, tasks: Iterable[Task], now: float) -> None:
+        for task in tasks:
+            self.hand.scheduler.take_back(task)
         self.end(self.parents[1], now)
         self.between = self.hand.scheduler.find("report")
 

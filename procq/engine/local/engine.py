@@ -143,8 +143,6 @@ class LocalEngine:
         self._to_flush: list[Worker] = []
         #: how long the next turn may sleep
         self._wait_s = self._nap_s = 0.0
-        #: whether what reports need was imported
-        self._is_prepared = False
 
     # --- what the host asks (procq.engine.protocol.Engine) ---------------------------------------
 
@@ -295,18 +293,18 @@ class LocalEngine:
             host.settle()
         for chore in chores:
             chore()
-        if chores and not self._is_prepared:
+        if chores:
             self._prepare()
         return not is_over
 
-    def _prepare(self) -> None:
-        """Import what a big result needs, while the first workers start and the lock is free.
+    @staticmethod
+    def _prepare() -> None:
+        """Import what a big result needs, while workers start and the lock is free.
 
         Not when it comes: an import may have to wait, for another thread's or for ever, if a handler of the
         program's own has broken one off; and that would be with the lock held.  What a `Spawn` needs is
         imported with the first one all the same: `json` is 2 ms, which every short program would pay.
         """
-        self._is_prepared = True
         import mmap  # noqa: PLC0415 - half a millisecond, where nobody waits for it
 
         del mmap
