@@ -61,7 +61,15 @@ def _dispatch(arguments: list[str]) -> int:
         return _without_command(arguments)
     command, *rest = arguments
     check_command(command)
-    return _run_file(rest) if command == "run" else _version(rest)
+    return _execute(command, rest)
+
+
+def _execute(command: str, rest: list[str]) -> int:
+    """Run a command, of which there is a module with the same name."""
+    from importlib import import_module  # noqa: PLC0415
+
+    execute: Callable[[list[str]], int] = import_module(f"procq.cli.commands.{command}").execute
+    return execute(rest)
 
 
 def _without_command(arguments: list[str]) -> int:
@@ -70,39 +78,8 @@ def _without_command(arguments: list[str]) -> int:
 
     parser = command_parser()
     if parser.parse_args(arguments).version:
-        return _version([])
+        return _execute("version", [])
     raise CommandLineError("no command given", hint="procq run FILE; procq --help lists the commands")
-
-
-def _version(rest: list[str]) -> int:
-    """Print the version."""
-    import platform  # noqa: PLC0415
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    from procq.cli.parser import version_parser  # noqa: PLC0415
-
-    version_parser().parse_args(rest)
-    try:
-        number = version("procq")
-    except PackageNotFoundError:  # run from a source tree
-        number = "(not installed)"
-    sys.stdout.write(f"procq {number} on Python {platform.python_version()}\n")
-    return Exit.OK
-
-
-def _run_file(rest: list[str]) -> int:
-    """Run a jobs file."""
-    from procq.cli.parser import run_parser  # noqa: PLC0415
-    from procq.cli.settings import settings_from  # noqa: PLC0415
-
-    parsed = run_parser().parse_args(rest)
-    settings = settings_from(parsed)
-    from procq.cli.entry import Target, load_entry  # noqa: PLC0415 - after the flags are known to be right
-    from procq.cli.run import run  # noqa: PLC0415
-
-    target = Target.read(parsed.target, is_module=parsed.is_module)
-    named = f":{target.function}" if target.function is not None else ""
-    return run(lambda: load_entry(target), settings, command=target.command + named)
 
 
 def _run_script(entry: "Callable[[], Entry]", arguments: list[str]) -> int:

@@ -23,8 +23,11 @@ An interrupted run dies by the signal after clean-up (a shell shows 130 or 143).
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse with procq's way to say what is wrong."""
+class CommandParser(argparse.ArgumentParser):
+    """argparse with procq's way to say what is wrong; it abbreviates no flag."""
+
+    def __init__(self, **how: Any) -> None:  # noqa: ANN401 - what argparse takes
+        super().__init__(allow_abbrev=False, **how)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing; the caller knows how errors are shown and which code they have."""
@@ -50,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
         return known
 
 
-class _RunParser(_Parser):
+class _RunParser(CommandParser):
     """The parser of `procq run`, which knows where that is set for which there is no flag."""
 
     def _meant(self, wrong: str) -> str:
@@ -64,7 +67,7 @@ class _RunParser(_Parser):
 
 def command_parser() -> argparse.ArgumentParser:
     """Return the parser of `procq`, without what its commands take."""
-    parser = _Parser(
+    parser = CommandParser(
         prog="procq",
         usage="procq COMMAND ...",
         description="Run CPU-heavy Python on all cores, and know what happened to every piece.",
@@ -72,7 +75,6 @@ def command_parser() -> argparse.ArgumentParser:
         + "\n".join(f"  {name:<9} {what}" for name, what in COMMANDS.items())
         + "\n\nprocq COMMAND --help tells more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     return parser
@@ -80,11 +82,6 @@ def command_parser() -> argparse.ArgumentParser:
 
 #: The commands and what they do.
 COMMANDS: Final = {"run": "run a jobs file", "version": "print the version"}
-
-
-def version_parser() -> argparse.ArgumentParser:
-    """Return the parser of `procq version`."""
-    return _Parser(prog="procq version", description="Print the version.", allow_abbrev=False)
 
 
 def check_command(name: str) -> None:
@@ -117,7 +114,6 @@ def run_parser(prog: str = "procq run", *, with_target: bool = True) -> argparse
         description="Run the tasks that a jobs file lists.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     if with_target:
         parser.add_argument("target", metavar="FILE[:ENTRY]", help="the jobs file, and which of its functions")
