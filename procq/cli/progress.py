@@ -1,15 +1,16 @@
-"""How a run shows that it goes on: a line in place on a terminal, else a plain line now and then."""
+"""How a run shows that it goes on where nothing can be redrawn: a plain line now and then."""
 
+import time
+from collections.abc import Callable
 from typing import Literal, NamedTuple, final
 
 from procq.cli.terminal import Terminal
 from procq.units import format_seconds
 
-Mode = Literal["auto", "plain", "off"]
+Mode = Literal["auto", "live", "plain", "off"]
 
-_LIVE_INTERVAL_S = 0.2
 #: One line in 30 s is enough to see in a CI log that a run is alive, and little enough to read.
-_PLAIN_INTERVAL_S = 30.0
+_INTERVAL_S = 30.0
 #: Looking at a queue with a million tasks takes a while and holds its lock: at most a twentieth
 #: of the time is spent on it.
 _LOOK_SHARE = 20
@@ -38,39 +39,34 @@ def text(now: Snapshot) -> str:
 
 @final
 class Progress:
-    """Decides when to show progress, and how.
+    """Decides when to show progress.
 
     Args:
         terminal: Where it is shown.
-        mode: What `--progress` says.
-        interval_s: What `--interval` says, or None.
+        interval_s: The time between two lines; None: the usual one.
         now: The time, on the clock that the other calls use.
+        look: Returns where the run stands.
     """
 
-    __slots__ = ("_in_place", "_interval_s", "_terminal", "due")
+    __slots__ = ("_interval_s", "_look", "_terminal", "due")
 
-    def __init__(self, terminal: Terminal, *, mode: Mode, interval_s: float | None, now: float) -> None:
+    def __init__(
+        self, terminal: Terminal, *, interval_s: float | None, now: float, look: Callable[[float], Snapshot]
+    ) -> None:
         self._terminal = terminal
-        self._in_place = terminal.is_live and mode == "auto"
-        default = _LIVE_INTERVAL_S if self._in_place else _PLAIN_INTERVAL_S
-        self._interval_s = default if interval_s is None else interval_s
-        #: when the next line is due; None: never
-        self.due: float | None = None if mode == "off" else now + self._interval_s
+        self._look = look
+        self._interval_s = _INTERVAL_S if interval_s is None else interval_s
+        #: when the next line is due
+        self.due: float | None = now + self._interval_s
 
-    def show(self, snapshot: Snapshot, now: float, *, took_s: float = 0.0) -> None:
-        """Show where the run stands; the caller has waited until `due`.
-
-        Args:
-            snapshot: Where it stands.
-            now: The time.
-            took_s: How long it took to find that out.
-        """
-        if self._in_place:
-            self._terminal.in_place(text(snapshot))
-        else:
-            self._terminal.line(text(snapshot))
+    def show(self, now: float) -> None:
+        """Show where the run stands; the caller has waited until `due`."""
+        began = time.monotonic()
+        snapshot = self._look(now)
+        took_s = time.monotonic() - began
+        self._terminal.line(text(snapshot))
         self.due = now + max(self._interval_s, _LOOK_SHARE * took_s)
 
     def end(self) -> None:
-        """Take the line in place away."""
-        self._terminal.clear()
+        """Show no more."""
+        self.due = None

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never, final
 
 from procq import loader
-from procq.cli import ending, parameters, producer, summary
+from procq.cli import ending, feed, parameters, producer, summary
 from procq.cli.entry import Entry
 from procq.cli.exits import CommandLineError, Exit
 from procq.cli.intake import Intake
@@ -41,6 +41,7 @@ from procq.units import format_seconds
 from procq.vetting import workers_by_group
 
 if TYPE_CHECKING:
+    from procq.cli.live import Live
     from procq.cli.results import Results
     from procq.core.task import Task
 
@@ -95,7 +96,7 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
     if sys.platform == "win32":
         raise CommandLineError("procq does not run on Windows yet (Linux; macOS best effort)", hint="use WSL")
     began_at = time.monotonic()
-    terminal = standard_error(settings.color)
+    terminal = standard_error(settings.color, ascii_only=settings.ascii_only)
     pertype = PerType(settings.sets, dict(settings.limits))
     entry = load()
     took_s = time.monotonic() - began_at
@@ -107,6 +108,9 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         work = producer.checked_iterator(entry, producer.call(entry, bound))
         is_list = isinstance(work, list)
         options = _queue_options(entry, settings)
+        live = _live(settings, terminal, began_at)
+        if live is not None:
+            feed.join(options, live.take)
         queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
         steering = Steering(queue)
         pertype.check_places(options["groups"], steering.capacity)
@@ -118,15 +122,33 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         pertype.know(types_in(entry, options))
         if not is_list and pertype.doubt():  # it may still be right, but to know that only hours later helps nobody
             terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
-        one = _Run(queue, steering, settings, terminal, began_at=began_at, results=results)
+        one = _Run(queue, steering, settings, terminal, began_at=began_at, results=results, live=live)
         steering.on_spawn(one.spawned)
         steering.give_spawned(settings.for_tasks(), pertype.options)
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
+        if live is not None:
+            live.heading, one.first_line = "".join(map(str, one.first_line)), ()
         intake = Intake(queue, defaults=settings.for_tasks(), pertype=pertype, accepted=one.accepted)
         made = Producer(entry, work, intake, one.inbox)
         del work
         code = one.execute(made)
     return code if code is not None else _no_tasks(entry, settings, terminal)
+
+
+def _live(settings: RunSettings, terminal: Terminal, began_at: float) -> "Live | None":
+    """Return the live display, if there is to be one.
+
+    Raises:
+        CommandLineError: It was asked for, and standard error is no terminal.
+    """
+    is_wanted = settings.progress == "live" or (settings.progress == "auto" and settings.verbosity >= 0)
+    if settings.progress == "live" and not terminal.is_live:
+        raise CommandLineError("--progress=live: standard error is no terminal", hint="--progress=plain, or auto")
+    if not is_wanted or not terminal.is_live:
+        return None
+    from procq.cli.live import Live  # noqa: PLC0415 - what most runs in a pipe don't need
+
+    return Live(terminal, interval_s=settings.interval_s, now=began_at)
 
 
 def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
@@ -211,6 +233,7 @@ class _Run:
         *,
         began_at: float,
         results: "Results | None",
+        live: "Live | None",
     ) -> None:
         self._queue = queue
         self._steering = steering
@@ -235,12 +258,11 @@ class _Run:
         self._producer: Producer | None = None
         self._ladder = Ladder(stop_timeout_s=settings.stop_timeout_s)
         steering.on_halt(self.inbox.put)
-        self._progress = Progress(
-            terminal,
-            mode="off" if settings.verbosity < 0 else settings.progress,
-            interval_s=settings.interval_s,
-            now=began_at,
-        )
+        self._live = live
+        #: shows that the run goes on; None: nothing does
+        self._progress: Live | Progress | None = live
+        if live is None and settings.progress != "off" and settings.verbosity >= 0:
+            self._progress = Progress(terminal, interval_s=settings.interval_s, now=began_at, look=self._snapshot)
 
     def accepted(self, handle: Handle[Any], spec: TaskSpec[Any]) -> None:
         """Note a task; called in the producer's thread."""
@@ -281,7 +303,8 @@ class _Run:
             made.stop()
             self._steering.check_alive()  # else a run whose queue broke under it would be judged
             self._collect()
-            self._progress.end()
+            if self._progress is not None:
+                self._progress.end()
             code = self._close(report)
             made.leave()
         return code
@@ -316,12 +339,13 @@ class _Run:
                     raise AssertionError(message)
             now = time.monotonic()
             self._take(self._ladder.passed(now))
-            if self._progress.due is not None and now >= self._progress.due:
-                self._progress.show(self._snapshot(now), now, took_s=time.monotonic() - now)
+            if self._progress is not None and self._progress.due is not None and now >= self._progress.due:
+                self._progress.show(now)
 
     def _next(self) -> object:
         """Wait for the next message; None: an instant has come at which something is due."""
-        instants = [instant for instant in (self._ladder.next_due(), self._progress.due) if instant is not None]
+        shown_at = None if self._progress is None else self._progress.due
+        instants = [instant for instant in (self._ladder.next_due(), shown_at) if instant is not None]
         try:
             if not instants:
                 return self.inbox.get()
@@ -448,9 +472,14 @@ class _Run:
 
     def _say_stopping(self, step: Step, *, running: int) -> None:
         """Say that the run is being stopped, and what comes next."""
-        words = summary.stopping_line(step, self._ladder, running=running, limit=self._settings.failure_limit())
+        limit = self._settings.failure_limit()
+        words = summary.stopping_line(step, self._ladder, running=running, limit=limit)
         if words:
             self._terminal.line(("warn", words))
+            if self._live is not None:
+                self._live.notice = lambda running, oldest_s: summary.stopping_line(
+                    step, self._ladder, running=running, limit=limit, oldest_s=oldest_s
+                )
 
     def _say_idle_groups(self) -> None:
         """Say which groups have got workers for nothing: most likely a name is misspelt."""

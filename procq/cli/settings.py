@@ -339,15 +339,16 @@ class RunSettings:
     color: "ColorChoice" = _flag(  # noqa: RUF009 - as above
         "--color", choices=("auto", "always", "never"), default="auto", help="colour (auto: on a terminal)"
     )
-    progress: Literal["auto", "plain", "off"] = _flag(
+    progress: Literal["auto", "live", "plain", "off"] = _flag(
         "--progress",
-        choices=("auto", "plain", "off"),
+        choices=("auto", "live", "plain", "off"),
         default="auto",
-        help="a line in place on a terminal, else plain lines",
+        help="lines redrawn in place, or plain ones now and then (auto: live on a terminal)",
     )
     interval_s: float | None = _flag(
-        "--interval", read=_positive_duration, metavar="D", help="between two progress lines (0.2s; plain: 30s)"
+        "--interval", read=_positive_duration, metavar="D", help="between two looks (live: 0.2s; plain: 30s)"
     )
+    ascii_only: bool = _switch(("--ascii", True, "nothing but ASCII in what is redrawn"), default=False)
 
     def for_queue(self) -> dict[str, object]:
         """Return the parameters of `Queue` that were given."""

@@ -45,7 +45,7 @@ def failure_lines(ending: Ending, *, full: bool) -> Iterator[Line]:
         yield (("dim", f"    {line}"),)
 
 
-def stopping_line(step: Step, ladder: Ladder, *, running: int, limit: str) -> str:
+def stopping_line(step: Step, ladder: Ladder, *, running: int, limit: str, oldest_s: float | None = None) -> str:
     """Return what a run that is being stopped does now; empty if that is told in another place.
 
     Args:
@@ -53,6 +53,7 @@ def stopping_line(step: Step, ladder: Ladder, *, running: int, limit: str) -> st
         ladder: Why.
         running: How many tasks run.
         limit: How the bound on failures was given.
+        oldest_s: For how many seconds the oldest of them has run; None: that is not said.
     """
     if ladder.cause == "producer":  # what was wrong with the jobs file is told at the end
         return ""
@@ -62,7 +63,8 @@ def stopping_line(step: Step, ladder: Ladder, *, running: int, limit: str) -> st
     why = "" if by_hand else f"{_what_stops(ladder, limit)}: "
     if not running:
         return f"{why}stopping; nothing is running"
-    tasks = _count(running, "running task")
+    age = "" if oldest_s is None else f" (oldest {format_seconds(oldest_s)})"
+    tasks = f"{_count(running, 'running task')}{age}"
     if step is Step.FINISH:
         return f"{why}finishing {tasks}{'; Ctrl-C again kills them' if by_hand else ''}"
     return f"{why}stopping {tasks}{', killing what does not; Ctrl-C again kills at once' if by_hand else ''}"

@@ -366,38 +366,23 @@ def test_progress_says_when_the_total_is_not_known_yet() -> None:
 
 def test_plain_progress_is_whole_lines_every_30_seconds() -> None:
     stream = io.StringIO()
-    shown = progress.Progress(Terminal(stream, environment={}), mode="auto", interval_s=None, now=100.0)
+    terminal = Terminal(stream, environment={})
+    shown = progress.Progress(terminal, interval_s=None, now=100.0, look=lambda _now: NOWHERE)
     assert shown.due == 130.0
 
-    shown.show(NOWHERE, 131.0)
+    shown.show(131.0)
 
     assert stream.getvalue() == progress.text(NOWHERE) + "\n"
     assert shown.due == 161.0
 
 
-def test_progress_on_a_terminal_is_a_line_in_place() -> None:
-    stream = Screen()
-    shown = progress.Progress(Terminal(stream, environment={}), mode="auto", interval_s=None, now=0.0)
-
-    shown.show(NOWHERE, 0.2)
-    shown.show(NOWHERE._replace(ended=813), 0.4)
-    shown.end()
-
-    assert "\n" not in stream.getvalue()
-    assert stream.getvalue().count("\r\x1b[K") == 2
-
-
 def test_plain_progress_can_be_had_on_a_terminal() -> None:
     stream = Screen()
-    shown = progress.Progress(Terminal(stream, environment={}), mode="plain", interval_s=5.0, now=0.0)
+    shown = progress.Progress(Terminal(stream, environment={}), interval_s=5.0, now=0.0, look=lambda _now: NOWHERE)
 
-    shown.show(NOWHERE, 5.0)
+    shown.show(5.0)
 
     assert stream.getvalue() == progress.text(NOWHERE) + "\n"
-
-
-def test_progress_that_is_off_is_never_due() -> None:
-    assert progress.Progress(Terminal(Screen(), environment={}), mode="off", interval_s=1.0, now=0.0).due is None
 
 
 # --- the terminal ------------------------------------------------------------------------------
@@ -441,26 +426,6 @@ def test_colour_only_repeats_the_words() -> None:
 def test_control_characters_from_outside_are_shown_not_sent() -> None:
     assert printable("a\x1b[2Jb\rc\nd\u202ee") == "a\\x1b[2Jb\\rc\\nd\\u202ee"
     assert printable("größe \u2192 4") == "größe \u2192 4"
-
-
-def test_a_line_in_place_is_taken_away_before_the_next_line() -> None:
-    stream = Screen()
-    terminal = Terminal(stream, environment={})
-
-    terminal.in_place("1/2 done")
-    terminal.line("x failed")
-    terminal.clear()
-
-    assert stream.getvalue() == "1/2 done\r\x1b[Kx failed\n"
-
-
-def test_a_line_in_place_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
-    stream = Screen()
-
-    Terminal(stream, environment={}).in_place("x" * 500)
-
-    assert stream.getvalue() == "x" * 19
 
 
 def test_a_dumb_terminal_is_not_redrawn() -> None:
