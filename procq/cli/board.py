@@ -15,6 +15,7 @@ beside its id, which the queue holds anyway.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
 from typing import Final, NamedTuple, TypeAlias, TypeVar, final
 
 from procq.cli.sketch import Sketch
@@ -337,7 +338,7 @@ class Board:
 
     def _task_scheduled(self, event: Event, at: float) -> None:
         task_id = _text(event.get("id"))
-        is_retry = event.get("reason") in {"backoff", "retry_later"}
+        is_retry = _text(event.get("reason")) in {"backoff", "retry_later"}
         self._goes_on(task_id, _RETRYING if is_retry else _SCHEDULED)
         if len(self.due) < _DUE_MAX:
             self.due[task_id] = at + (_number(event.get("in_s")) or 0.0)
@@ -524,4 +525,4 @@ def _whole(value: object) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else None

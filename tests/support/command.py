@@ -1,15 +1,19 @@
 """Runs the command line as people do: as a process, its streams in pipes or on a terminal."""
 
+import fcntl
 import os
 import pty
 import select
+import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, final
+
+from tests.support.screen import Screen
 
 ROOT = Path(__file__).parents[2]
 #: Far more than any command here takes; a hung one fails its test, not the session.
@@ -50,8 +54,16 @@ def python(cwd: Path, *arguments: str, **environment: str) -> Finished:
 class Terminal:
     """A command on a pseudo-terminal of its own."""
 
-    def __init__(self, cwd: Path, *arguments: str, before: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        cwd: Path,
+        *arguments: str,
+        before: Callable[[], object] | None = None,
+        size: tuple[int, int] = (200, 50),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._master, slave = pty.openpty()
+        self.resize(*size)
         # Or the kernel drops, just after Ctrl-C, what the command is already answering to it.
         modes = termios.tcgetattr(slave)
         modes[3] |= termios.NOFLSH
@@ -67,11 +79,14 @@ class Terminal:
         self.process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=cwd,
-            env=child_environment(),
+            env=child_environment() | dict(environment or {}),
             preexec_fn=enter,  # noqa: PLW1509 - this process has no threads yet
             pass_fds=[slave],
         )
         os.close(slave)
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def press_ctrl_c(self) -> None:
         os.write(self._master, b"\x03")
@@ -103,10 +118,11 @@ class Terminal:
 
     @property
     def said(self) -> list[str]:
-        """What procq said in whole lines: without the tasks' own output and the line in place."""
+        """What stays of what procq said: without the tasks' own output, and what was redrawn in place."""
+        screen = Screen(200, 50)
         # The terminal itself shows the key as ^C.
-        whole = self.text.replace("\r\n", "\n").replace("^C", "")
-        lines = [line.rpartition("\x1b[K")[2].strip() for line in whole.split("\n")]
+        screen.feed(self.text.replace("^C", ""))
+        lines = [row.strip() for row in screen.all_rows]
         return [line for line in lines if line and not line.startswith("<")]
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pyte
 
 
-class Screen(pyte.HistoryScreen):  # type: ignore[misc]  # it has no types
+class Screen(pyte.HistoryScreen):
     """A screen that remembers what has scrolled away, and takes a resize as terminals do.
 
     Args:
