@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never, final
 
 from procq import loader
-from procq.cli import ending, feed, parameters, producer, summary
+from procq.cli import ending, feed, parameters, preview, producer, progress, summary
 from procq.cli.entry import Entry
 from procq.cli.exits import CommandLineError, Exit
 from procq.cli.intake import Intake
@@ -22,7 +22,7 @@ from procq.cli.pertype import PerType, types_in
 from procq.cli.producer import Begun, Produced, Producer
 from procq.cli.progress import Progress, Snapshot
 from procq.cli.settings import RunSettings
-from procq.cli.signals import Signalled, StopSignals, die_by
+from procq.cli.signals import Asked, Signalled, StopSignals, die_by
 from procq.cli.stopping import Ladder, Step
 from procq.cli.tally import Tally
 from procq.cli.terminal import Terminal, standard_error
@@ -62,6 +62,8 @@ _POLICIES: Final[Mapping[str, Callable[[], object]]] = {
 }
 #: Failures shown as they happen; the closing block names some again, the numbers are all there.
 _FAILURES_SHOWN: Final = 200
+#: Running tasks named to somebody who asks.
+_RUNNING_SHOWN: Final = 50
 
 
 class Stopped(NamedTuple):
@@ -324,6 +326,8 @@ class _Run:
                     self._halted(message)
                 case Signalled():
                     self._take(self._ladder.signalled(message.number, time.monotonic()))
+                case Asked():
+                    self._say_status()
                 case Spawned():
                     self._spawned += sum(self._note(handle, None) for handle in message.handles)
                 case Begun():
@@ -490,6 +494,16 @@ class _Run:
                     f" --group {name}={number}: no task named the group {name!r}; "
                     f"tasks name it by their option: group={name!r}",
                 )
+
+    def _say_status(self) -> None:
+        """Say where the run stands and what runs, for somebody who asks with a signal."""
+        self._terminal.line(progress.text(self._snapshot(time.monotonic())))
+        # A copy, as the producer's thread adds to it.
+        running = [entry for entry in list(self._open.values()) if entry[0].status is Status.RUNNING]
+        for handle, spec in running[:_RUNNING_SHOWN]:
+            self._terminal.line(f"  running  {handle.id if spec is None else preview.label(spec)}")
+        if len(running) > _RUNNING_SHOWN:
+            self._terminal.line(f"  running  and {len(running) - _RUNNING_SHOWN} more")
 
     def _snapshot(self, now: float) -> Snapshot:
         """Return where the run stands."""

@@ -20,6 +20,8 @@ from types import FrameType
 from typing import Any, Final, NamedTuple, Self, final
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Ask how far the run is; the second is Ctrl-T where there is such a key.
+ASKING_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGINFO") if hasattr(signal, name))
 
 #: What `signal.getsignal` returns and `signal.signal` takes.
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
@@ -31,9 +33,13 @@ class Signalled(NamedTuple):
     number: signal.Signals
 
 
+class Asked(NamedTuple):
+    """The message that somebody wants to know how far the run is."""
+
+
 @final
 class StopSignals:
-    """While entered, stop signals arrive as `Signalled` in `inbox`.
+    """While entered, stop signals arrive as `Signalled` in `inbox`, and those that ask as `Asked`.
 
     A signal that is ignored stays ignored: SIGHUP under nohup, SIGINT in a shell's background
     job.  Outside the main thread Python lets nobody set handlers; then this does nothing.
@@ -61,7 +67,7 @@ class StopSignals:
         self._reader = threading.Thread(target=self._pass_on, args=(reading,), name="procq-signals", daemon=True)
         self._reader.start()
         self._wakeup_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for number in STOP_SIGNALS:
+        for number in STOP_SIGNALS + ASKING_SIGNALS:
             before = signal.getsignal(number)
             if before is not signal.SIG_IGN:
                 self._before[number] = before
@@ -89,6 +95,8 @@ class StopSignals:
             for number in numbers:
                 if number in STOP_SIGNALS:
                     self._inbox.put(Signalled(signal.Signals(number)))
+                elif number in ASKING_SIGNALS:
+                    self._inbox.put(Asked())
 
 
 def _leave_it_to_the_pipe(_number: int, _frame: FrameType | None) -> None:

@@ -6,6 +6,7 @@ import itertools
 import os
 import pty
 import re
+import signal
 import struct
 import termios
 import time
@@ -510,6 +511,24 @@ def test_nothing_but_ascii_where_that_is_wanted(
     drawn = [line for line in run.command.text.split("\n") if "\x1b[K" in line]
     assert drawn
     assert all(line.isascii() for line in drawn)
+
+
+@pytest.mark.processes
+def test_the_first_line_says_what_is_finished_after_ctrl_c(watch: Callable[..., Watched], tmp_path: Path) -> None:
+    run = watch("jobs", "--interval=20ms", "--color=never")
+    run.command.wait_for("| wait")
+
+    run.command.press_ctrl_c()
+    run.command.wait_for("finishing 2 running tasks (oldest ")
+
+    assert any(
+        re.match(r"finishing 2 running tasks \(oldest .*\); Ctrl-C again kills them  00:", row) for row in run.look()
+    )
+    pipe = os.open(tmp_path / "go", os.O_RDWR)
+    os.write(pipe, b"gogo")
+    assert run.command.end() == -signal.SIGINT
+    os.close(pipe)
+    assert not any("oldest" in row for row in run.look())
 
 
 @pytest.mark.processes

@@ -8,6 +8,7 @@ import hashlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -231,6 +232,62 @@ def test_one_press_ends_a_run_whose_producer_blocks(start: Start) -> None:
     assert run.end() == -signal.SIGINT
     assert any(line.startswith("interrupted after ") for line in run.said)
     assert_quiet(run)
+
+
+def below(process: int) -> list[psutil.Process]:
+    """Return a process and all that it started."""
+    first = psutil.Process(process)
+    return [first, *first.children(recursive=True)]
+
+
+#: How each entry shows that it is where it can be interrupted, and what it says to each press but the last.
+MATRIX = {
+    "idle": ("0/1 done", []),
+    "sleepy": ("<started", ["finishing", "killing what does not"]),
+    "deaf": ("<started 1>", ["finishing", "killing what does not"]),
+    "parents": ("<child ", ["finishing", "killing what does not"]),
+    "blocked": ("producer blocks", []),
+}
+
+
+@pytest.mark.parametrize("presses", [1, 2, 3])
+@pytest.mark.parametrize("entry", MATRIX)
+def test_G5_however_often_it_is_pressed_nothing_is_left(start: Start, entry: str, presses: int) -> None:
+    ready, answers = MATRIX[entry]
+    # One press waits for what runs: here only so long.
+    bounds = {
+        1: ["--stop-timeout=200ms", "--kill-grace=200ms"],
+        2: ["--kill-grace=200ms"],
+        3: ["--kill-grace=1h"],
+    }[presses]
+    run = start(entry, *bounds)
+    run.wait_for(ready, times=2 if entry == "sleepy" else 1)
+    processes = below(run.process.pid)
+
+    began = time.monotonic()
+    for number in range(presses):
+        run.press_ctrl_c()
+        if number < presses - 1 and answers:
+            run.wait_for(answers[number])
+
+    assert run.end() == -signal.SIGINT
+    assert time.monotonic() - began < 4
+    assert_quiet(run)
+    psutil.wait_procs(processes, timeout=2)
+    assert [one for one in processes if not is_dead(one.pid)] == []
+
+
+def test_a_run_says_where_it_stands_when_it_is_asked(start: Start, go: Callable[[], None]) -> None:
+    run = start("last", "--progress=off")
+    run.wait_for("<started", times=2)
+
+    run.process.send_signal(signal.SIGUSR1)
+    run.wait_for("  running  wait_for_go(", times=2)
+    go()
+
+    assert run.end() == 0
+    assert run.said[1].startswith("0/2 done  2 running  ")
+    assert run.said[2:4] == ["running  wait_for_go(number=0)", "running  wait_for_go(number=1)"]
 
 
 def test_a_run_whose_tasks_had_all_ended_is_not_interrupted(start: Start, go: Callable[[], None]) -> None:
