@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from procq.core.facts import Hold
+    from procq.journal import Journal
 
 
 @final
@@ -30,13 +31,21 @@ class Dispatcher:
         engine: Where it can be done.
         headroom: As `Supervisor`.
         brake: Whether nothing may start any more.
+        journal: Has to know of an attempt before it is sent; None: there is none.
     """
 
     __slots__ = (
-        "_brake", "_engine", "_headroom", "_only", "_places", "_scheduler", "closed", "paused",
+        "_brake", "_engine", "_headroom", "_journal", "_only", "_places", "_scheduler", "closed", "paused",
     )  # fmt: skip
 
-    def __init__(self, scheduler: Scheduler, engine: Engine, headroom: Headroom | None, brake: Brake) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        engine: Engine,
+        headroom: Headroom | None,
+        brake: Brake,
+        journal: "Journal | None" = None,
+    ) -> None:
         self._scheduler = scheduler
         self._engine = engine
         self._places = engine.places
@@ -44,6 +53,7 @@ class Dispatcher:
         self._only = engine.places[DEFAULT_GROUP] if len(engine.places) == 1 else None
         self._headroom = headroom
         self._brake = brake
+        self._journal = journal
         #: the user wants nothing new to start
         self.paused = False
         #: the engine is being closed and takes nothing more
@@ -52,6 +62,8 @@ class Dispatcher:
     def dispatch(self, now: float) -> None:
         """Give what is ready to whoever is free; the hot path."""
         if self.paused or self.closed or self._brake.is_pulled:
+            return
+        if self._journal is not None and self._journal.is_stuck:
             return
         scheduler = self._scheduler
         backlog = len(scheduler.ready) + len(scheduler.ahead)
@@ -73,6 +85,12 @@ class Dispatcher:
                 if backlog:
                     places.foresee(backlog)
                     self._hand_out(group, places, now)
+        self._send()
+
+    def _send(self) -> None:
+        """Send what was handed out, once the journal knows of it."""
+        if self._journal is not None:
+            self._journal.settle()
         self._engine.flush()
 
     def _start_alone(self, now: float) -> None:
@@ -82,7 +100,7 @@ class Dispatcher:
         """
         if not self._scheduler.running:
             self._start_first(now)
-            self._engine.flush()
+            self._send()
 
     def _start_first(self, now: float) -> None:
         """Start the most urgent task of all groups in which somebody is idle, if there is any."""

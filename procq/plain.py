@@ -239,7 +239,7 @@ def _plain_backoff(backoff: Backoff | None) -> Plain:
             return {"listed": list(backoff.delays_s)}
         case _:
             raise UsageError(
-                "a backoff that is a function can't be passed on by a task; "
+                "a backoff that is a function can't be passed on by a task, nor kept in a journal; "
                 "use exponential(), constant() or a list of durations"
             )
 

@@ -44,6 +44,7 @@ from procq.room import Room
 
 if TYPE_CHECKING:
     from procq.events import Events
+    from procq.journal import Journal
 
 logger = Logger(__name__)
 
@@ -62,6 +63,7 @@ class Supervisor:
         headroom: Whether memory is short, so that no attempt may start beside another; None: it never is.
         events: Tell somebody what happens; None: nobody listens.
         brake: Whether the queue ends by itself; None: it never does.
+        journal: Keeps what there is, and has given it to the scheduler; None: nothing outlives the process.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Supervisor:
         headroom: Headroom | None = None,
         events: "Events | None" = None,
         brake: Brake | None = None,
+        journal: "Journal | None" = None,
     ) -> None:
         #: the engine and whoever holds it take it; what programs call goes by `entry`
         self.lock = QueueLock()
@@ -82,8 +85,9 @@ class Supervisor:
         self.scheduler = scheduler
         self.engine = engine
         self._events = events
+        self._journal = journal
         if events is not None:
-            scheduler.facts = events.facts
+            scheduler.watcher = events.facts
         #: tasks whose handle has gone, noted by `__del__` without the lock
         self.orphans: deque[Task] = deque()
         #: tasks to be cancelled, noted by a `__del__` without the lock
@@ -114,7 +118,7 @@ class Supervisor:
         #: for a task that cannot go on until what it logs is handled
         self.log_thread = CallbackThread("procq-logs", "a handler of log records")
         self.brake = Brake(scheduler) if brake is None else brake
-        self.dispatcher = Dispatcher(scheduler, engine, headroom, self.brake)
+        self.dispatcher = Dispatcher(scheduler, engine, headroom, self.brake, journal)
         self.offspring = Offspring(scheduler, self._take_back)
         self._closing = Closing(scheduler, engine, self.dispatcher, events)
         #: told in the thread of callbacks when the queue has halted by itself
@@ -125,6 +129,8 @@ class Supervisor:
         #: what broke the supervisor's own thread; a bug of procq
         self.bug: BaseException | None = None
         register(self)
+        if journal is not None:
+            journal.serve(self.lock, engine.alarm)
 
     @property
     def entry(self) -> QueueLock:
@@ -233,6 +239,8 @@ class Supervisor:
         self.forked = True
         self.accepts = False
         unwatch(self)
+        if self._journal is not None:
+            self._journal.mark_forked()
         # It may have been held when the process forked, by a thread that is not here.
         self.lock = LostLock()  # type: ignore[assignment]  # all that is left of it is to refuse
 
@@ -275,6 +283,8 @@ class Supervisor:
                 self._last_thread.join()
             deadline = self._closing.deadline
             events = () if self._events is None else (self._events.thread,)
+            if self._journal is not None:
+                self._journal.join()
             for thread in (self.callbacks, self.log_thread, *events):
                 thread.join(None if deadline is None else deadline + CALLBACK_GRACE_S - self.engine.now())
         finally:
@@ -303,6 +313,9 @@ class Supervisor:
         self.log_thread.close()
         if self._events is not None:
             self._events.close(self.scheduler.counts)
+        if self._journal is not None:
+            self._journal.close()
+            self.scheduler.watcher = None  # what is let go of from now on is kept all the same
 
     def settle_if_abandoned(self) -> None:
         """End a queue that was dropped before it was started; `abandon` could not, without the lock."""
@@ -322,6 +335,8 @@ class Supervisor:
         unwatch(self)
         if not self._opened:  # then nobody else will ever end them
             self.callbacks.abandon()
+            if self._journal is not None:
+                self._journal.abandon()
             if self._events is not None:
                 self._events.thread.abandon()
 
@@ -441,6 +456,8 @@ class Supervisor:
         scheduler = self.scheduler
         engine = self.engine
         now = engine.now()
+        if self._journal is not None:
+            self._journal.check()
         if now >= self.brake.ends_at:  # a moment before the loop comes to it
             self._turn(now)
             self.check_usable()
@@ -448,6 +465,8 @@ class Supervisor:
             scheduler.replace(replaced, tasks, now)
         else:
             scheduler.accept(tasks, now)
+        if self._journal is not None:
+            self._keep(self._journal, tasks, now)
         due = scheduler.next_due() if scheduler.has_timers else None
         if due is not None and due <= now:  # the loop is about to see to it; nothing late may start before
             scheduler.advance(now)
@@ -460,6 +479,26 @@ class Supervisor:
             self.dispatcher.dispatch(now)
             self.dispatcher.leave_to_loop()
         self.settle()
+
+    def _keep(self, journal: "Journal", tasks: Sequence[Task], now: float) -> None:
+        """Have the journal keep tasks that were accepted just now, before any of them starts, or refuse them after all.
+
+        Raises:
+            EngineError: It can't be written.
+        """
+        journal.settle()
+        if journal.is_stuck:
+            self.scheduler.retract(tasks, now)
+            journal.check()
+
+    def sync(self) -> None:
+        """Wait until what was submitted is on disk, where that was asked for; the lock is not held.
+
+        Raises:
+            EngineError: It can't be had there.
+        """
+        if self._journal is not None:
+            self._journal.sync()
 
     @changes
     def submit_begun(self, task: Task, ended: Ended) -> None:
@@ -709,6 +748,8 @@ class Supervisor:
 
     def settle(self) -> None:
         """Wake everybody for whom something has changed: the last act before the lock is given up."""
+        if self._journal is not None:
+            self._journal.settle()  # before anybody is told
         if self.scheduler.settled:
             self._settle()
         if self.room.turns:

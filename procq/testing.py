@@ -51,6 +51,9 @@ from procq.vetting import workers_by_group
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from os import PathLike
+
+    from procq.journal import Durability
 
 __all__ = ["FakeClock", "crash", "inline", "run_for", "spend"]
 
@@ -73,6 +76,8 @@ class QueueParameters(TypedDict, total=False):
     retention: tuple[int, Duration]
     dead_letters: tuple[int, Duration]
     on_event: OnEvent | None
+    journal: "str | PathLike[str] | None"
+    durability: "Durability"
 
 
 def inline(

@@ -23,8 +23,8 @@ _READ_APART: Final[Mapping[str, str]] = {
 }
 #: Parameters of `Queue` that no flag sets: values that are hard to type, or of use to programs only.
 WITHOUT_FLAG: Final = frozenset({
-    "backoff", "breaker", "capture", "dead_letters", "engine", "handlers", "initargs", "initializer",
-    "max_pending_bytes", "on_event", "resources", "retention", "start_timeout",
+    "backoff", "breaker", "capture", "dead_letters", "durability", "engine", "handlers", "initargs", "initializer",
+    "journal", "max_pending_bytes", "on_event", "resources", "retention", "start_timeout",
 })  # fmt: skip
 #: What others call it, and what has to be known of the difference.
 _ELSEWHERE_CALLED: Final[Mapping[str, tuple[str, str]]] = {

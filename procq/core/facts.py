@@ -121,6 +121,9 @@ class Facts:
         """A task that had ended comes back; what it waits for follows."""
         self.note(("task.replayed", now, task.id, task.failures))
 
+    def forgotten(self, task: Task) -> None:
+        """To be forgotten is no event."""
+
     # --- attempts ------------------------------------------------------------------------------
 
     def begun(self, task: Task, started_at: float) -> None:

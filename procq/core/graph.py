@@ -63,6 +63,19 @@ def attach(task: Task) -> Verdict:
     return "waits" if conditions.unmet else _once_all_have_ended(task)
 
 
+def is_waiting(task: Task) -> bool:
+    """Whether any dependency of a task has not ended."""
+    return any(dependency.status not in TERMINAL for dependency in task.depends_on)
+
+
+def recall(task: Task) -> None:
+    """Have the dependencies that cut a task off, which is restored as CANCELLED, know that they did (F7)."""
+    if task.cause in BY_DEPENDENCY:
+        for dependency in task.depends_on:
+            if dependency.status in UNSUCCESSFUL:
+                _remember_cut(dependency, (task,))
+
+
 def waiting_for(dependency: Task) -> list[Task]:
     """Return the tasks that wait for one, in order of submission."""
     if dependency.dependents is None:

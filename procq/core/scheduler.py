@@ -34,9 +34,10 @@ from procq.slots import DEFAULT_GROUP, ONE_CPU, need_refused
 
 if TYPE_CHECKING:
     from procq.core.breaker import Breaker
-    from procq.core.facts import Facts
     from procq.core.gates import Gate
+    from procq.core.past import Past
     from procq.core.shares import Ready
+    from procq.core.watching import Watcher
     from procq.outcome import Outcome
 
 CancelAnswer = Literal["cancelled", "stopping", "finished"]
@@ -137,8 +138,10 @@ class Scheduler:
         #: retries granted, late messages dropped
         self.retries = 0
         self.dropped_late = 0
-        #: takes down what happens, for those who listen to events; None: nobody does
-        self.facts: Facts | None = None
+        #: is told what happens, for events and the journal; None: nobody wants to know
+        self.watcher: Watcher | None = None
+        #: refuses, by a `UsageError`, tasks that somebody could not keep; None: nobody keeps any
+        self.vet: Callable[[Sequence[Task]], object] | None = None
         self._next_seq = 0
         #: why the work is cut short, so that nothing new becomes ready (contract E4, G1, G6); None: it is not
         self._cutting: CutCause | None = None
@@ -172,9 +175,12 @@ class Scheduler:
 
         Raises:
             DuplicateTaskError: An id is already in use (contract J3, C4).
-            UsageError: A task is of no group that there is, or asks for more than there is (B7, B9).
+            UsageError: A task is of no group that there is, or asks for more than there is (B7, B9), or can't
+                be kept (L1).
         """
         known = self.tasks
+        if self.vet is not None:
+            self.vet(tasks)
         if len(tasks) == 1:
             task = tasks[0]
             if task.id in known:
@@ -187,7 +193,7 @@ class Scheduler:
             for task in tasks:
                 self._check_place(task)
         policy = self._policy
-        facts = self.facts
+        watcher = self.watcher
         for task in tasks:
             task.seq = self._next_seq
             self._next_seq += 1
@@ -199,13 +205,21 @@ class Scheduler:
             known[task.id] = task
             self.open += 1
             self.open_bytes += len(task.payload)
-            if facts is not None:
-                facts.submitted(task, now)
+            if watcher is not None:
+                watcher.submitted(task, now)
             if task.conditions is None:
                 task.status = _READY  # no move: it begins so
                 self.ready.push(task)
             else:
                 self._accept_bound(task, now)
+
+    def retract(self, tasks: Sequence[Task], now: float) -> None:
+        """Undo `accept`, right after it: the tasks were never there."""
+        for task in reversed(tasks):  # dependents first
+            if task.status not in TERMINAL:
+                self._leave(task)
+                self._end(task, _CANCELLED, now, cause="cancelled")
+            self._forget(task)
 
     def replace(self, old: Sequence[Task], tasks: Sequence[Task], now: float) -> None:
         """Take in new tasks, of which some take the ids of known ones, all or none (contract C4).
@@ -225,6 +239,8 @@ class Scheduler:
                 )
             _check_replaceable(task)
         self._refuse_duplicates(tasks, frozenset(task.id for task in old))
+        if self.vet is not None:
+            self.vet(tasks)
         for task in tasks:
             self._check_place(task)
         for task in old:
@@ -338,8 +354,8 @@ class Scheduler:
             self._release(task, now)
         elif verdict != "waits":
             self._end(task, _CANCELLED, now, cause=verdict.cause, origin=verdict.origin)
-        elif self.facts is not None:
-            self.facts.blocked(task, now)
+        elif self.watcher is not None:
+            self.watcher.blocked(task, now)
 
     def _release(self, task: Task, now: float) -> None:
         """Let a task wait for its instant, or make it ready."""
@@ -352,14 +368,95 @@ class Scheduler:
     def _make_scheduled(self, task: Task, due: float, now: float) -> None:
         self._move(task, _SCHEDULED)
         self.delayed.set(task.seq, due, task, task.seq)
-        if self.facts is not None:
-            self.facts.scheduled(task, due, now)
+        if self.watcher is not None:
+            self.watcher.scheduled(task, due, now)
 
     def _make_ready(self, task: Task, now: float) -> None:
         self._move(task, _READY)
         self.ready.push(task)
-        if self.facts is not None:
-            self.facts.ready(task, now)
+        if self.watcher is not None:
+            self.watcher.ready(task, now)
+
+    def restore(self, task: Task, past: "Past", now: float) -> None:
+        """Take in a task as it was when an earlier supervisor ended, at its old place (contract L2).
+
+        Tasks come in order of submission.  One that ran is RUNNING again, though nobody runs it: `end` must
+        follow once all are there, and its attempt is lost.
+
+        Args:
+            task: It has its dependencies, each restored before.
+            past: What it was.
+            now: The instant of the call.
+
+        Raises:
+            UsageError: It is of no group that there is, or asks for more than there is (B7, B9).
+        """
+        is_open = past.status not in TERMINAL
+        if is_open:
+            self._check_place(task)
+        task.seq = past.seq
+        self._next_seq = max(self._next_seq, past.seq + 1)
+        task.submitted_at = past.submitted_at
+        priority = task.rules.priority
+        task.rank = -priority if self._policy is None else self._policy.rank(priority, past.submitted_at)
+        task.fence, task.failures, task.first_started_at = past.fence, past.failures, past.first_started_at
+        if past.history:
+            task.in_trouble().history = list(past.history)
+        if not past.is_forgotten:
+            self.tasks[task.id] = task
+        if is_open:
+            self._restore_open(task, past, now)
+        else:
+            self._restore_ended(task, past, now)
+
+    def _restore_ended(self, task: Task, past: "Past", now: float) -> None:
+        """Take in a task that had ended."""
+        status = task.status = past.status
+        self._ends[status] += 1
+        if status is _SUCCEEDED:
+            task.ran, task.value = past.ran, past.value
+        else:
+            trouble = task.in_trouble()
+            trouble.ended = past.history[-1][1] if status is _FAILED and past.history else None
+            trouble.cause, trouble.origin = past.cause, past.origin
+            graph.recall(task)
+        if past.is_forgotten:
+            return
+        if status is _FAILED:
+            for gone in self.letters.add(task, past.ended_at):
+                self._forget(gone)
+        elif task.explicit:
+            self._finished[task.seq] = (task, past.ended_at)
+            self._prune_finished(now)
+
+    def _restore_open(self, task: Task, past: "Past", now: float) -> None:
+        """Take in a task that had not ended."""
+        rules = task.rules
+        if rules.demand is not ONE_CPU and rules.demand != ONE_CPU:
+            self.count_slots()
+        self.open += 1
+        self.open_bytes += len(task.payload)
+        if self.watcher is not None:
+            self.watcher.submitted(task, now)
+        if past.started_at is not None:
+            task.status, task.started_at = _RUNNING, past.started_at
+            self.running[task.seq] = task
+            if self._is_counted:
+                self.ready.began(task)
+                self._count_start(task)
+            return
+        if task.conditions is not None and task.expires_at is not None and past.first_started_at is None:
+            self.expiring.set(task.seq, task.expires_at, task, task.seq)
+        task.status = _BLOCKED
+        if past.due is not None and past.due > now and not graph.is_waiting(task):
+            self._make_scheduled(task, past.due, now)
+        elif past.first_started_at is not None:
+            self._make_ready(task, now)
+        elif task.conditions is None:
+            task.status = _READY  # as in `accept`
+            self.ready.push(task)
+        else:
+            self._attach(task, now)
 
     # --- what runs next ------------------------------------------------------------------------
 
@@ -466,8 +563,8 @@ class Scheduler:
         """Number the attempt that begins, and note when."""
         task.fence += 1
         task.started_at = started_at
-        if self.facts is not None:
-            self.facts.begun(task, started_at)
+        if self.watcher is not None:
+            self.watcher.begun(task, started_at)
         if task.first_started_at is None:
             task.first_started_at = started_at
             if task.conditions is not None and task.expires_at is not None:
@@ -491,8 +588,8 @@ class Scheduler:
                 self.expiring.set(task.seq, expires_at, task, task.seq)
         self._move(task, _READY)
         self.ready.push(task)
-        if self.facts is not None:
-            self.facts.returned(task, now)
+        if self.watcher is not None:
+            self.watcher.returned(task, now)
 
     def next_due(self) -> float | None:
         """Return the next instant at which `advance` has something to do, or None."""
@@ -558,9 +655,9 @@ class Scheduler:
             return False
         task.ran = run
         task.value = value
-        facts = self.facts
-        if facts is not None:
-            facts.succeeded(task, value, run)
+        watcher = self.watcher
+        if watcher is not None:
+            watcher.succeeded(task, value, run)
         if task.conditions is None and task.dependents is None and task.owner is not None and not task.explicit:
             # As `_end` would have it, for a task that nothing hangs on.
             task.status = _SUCCEEDED
@@ -569,8 +666,8 @@ class Scheduler:
             self.open_bytes -= len(task.payload)
             task.payload = b""
             self.settled.append(task)
-            if facts is not None:
-                facts.ended(task, now)
+            if watcher is not None:
+                watcher.ended(task, now)
         else:
             self._end(task, _SUCCEEDED, now)
         return True
@@ -598,8 +695,8 @@ class Scheduler:
         if trouble.history is None:
             trouble.history = []
         trouble.history.append((task.attempt, ended))
-        if self.facts is not None:
-            self.facts.failed(task, ended)
+        if self.watcher is not None:
+            self.watcher.failed(task, ended)
         if ended.outcome == "cancelled":
             self._end(task, _CANCELLED, now, cause="cancelled")
         else:
@@ -723,8 +820,8 @@ class Scheduler:
         if conditions is not None and conditions.expires_at is not None:
             self.expiring.discard(task.seq)
         self.settled.append(task)
-        if self.facts is not None:
-            self.facts.ended(task, now)
+        if self.watcher is not None:
+            self.watcher.ended(task, now)
         if status is _FAILED:
             for gone in self.letters.add(task, now):
                 self._forget(gone)
@@ -843,8 +940,8 @@ class Scheduler:
         self.open_bytes += len(task.payload)
         self._ends[task.status] -= 1
         task.status = _BLOCKED
-        if self.facts is not None:
-            self.facts.replayed(task, now)
+        if self.watcher is not None:
+            self.watcher.replayed(task, now)
         self._attach(task, now)
 
     def purge(self, tasks: Iterable[Task]) -> int:
@@ -890,6 +987,8 @@ class Scheduler:
         """Take a task out of the index; handles and dependents that hold it still can use it."""
         if self.tasks.get(task.id) is task:
             del self.tasks[task.id]
+        if self.watcher is not None:
+            self.watcher.forgotten(task)
 
     # --- inner workings ------------------------------------------------------------------------
 

@@ -93,7 +93,9 @@ def test_C4_a_derived_id_is_still_derived_after_it_was_plain() -> None:
 def test_E6_a_backoff_that_is_a_function_has_no_plain_form() -> None:
     options = Options({"backoff": lambda attempt: attempt})
 
-    with pytest.raises(UsageError, match="function can't be passed on by a task; use exponential"):
+    with pytest.raises(
+        UsageError, match="function can't be passed on by a task, nor kept in a journal; use exponential"
+    ):
         plain.plain_options(options)
 
 

@@ -319,7 +319,7 @@ class SchedulerAgainstAList(RuleBasedStateMachine):
         )
         self.story = Story()
         self.events = told_at_once(self.story, lambda: self.model.now)
-        self.scheduler.facts = self.events.facts
+        self.scheduler.watcher = self.events.facts
 
     def draw_entry(self, data: st.DataObject, entries: list[Entry]) -> Entry:
         """Choose one, the newest by preference, which is where a failing example shrinks to."""
