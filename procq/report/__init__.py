@@ -6,6 +6,6 @@ Imports nothing of the queue: what a report says is what the events said, of thi
 All but the timeline that can be zoomed and the filters is there without the script.
 """
 
-from procq.report.page import render, write
+from procq.report.page import render, save, write
 
-__all__ = ["render", "write"]
+__all__ = ["render", "save", "write"]

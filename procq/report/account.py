@@ -229,8 +229,7 @@ class Account:
                 at = high if high > low else 0.0
             elif at < low:
                 low = at
-            if at > high:
-                high = at
+            high = max(high, at)
             this_seq = event.get("seq")
             if isinstance(this_seq, int):
                 if this_seq > seq + 1:

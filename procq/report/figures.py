@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil, floor, isnan, log10
 from typing import Final, final
 
-from procq.report.account import BLAMELESS, OK, OUTCOMES, RUNNING, STATUSES, Account
+from procq.report.account import BLAMELESS, OUTCOMES, RUNNING, STATUSES, Account
 
 #: Points of a curve; as many as a wide screen tells apart.
 POINTS: Final = 300

@@ -38,13 +38,21 @@ def write(events: Iterable[Event], path: str | Path, *, about: Mapping[str, obje
     Raises:
         OSError: It cannot be written; what was there is as it was.
     """
-    page = render(events, about=about).encode("utf-8", "replace")
+    save(render(events, about=about), path)
+
+
+def save(page: str, path: str | Path) -> None:
+    """Write a page to a file that only its owner may read; a file that is there is replaced.
+
+    Raises:
+        OSError: It cannot be written; what was there is as it was.
+    """
     target = Path(path)
     # In the same folder, or it could not be renamed; mkstemp gives it mode 0600.
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(page)
+            file.write(page.encode("utf-8", "replace"))
         Path(name).replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -61,23 +69,28 @@ def render(events: Iterable[Event], *, about: Mapping[str, object] | None = None
     """
     account = Account(events)
     subject = Subject.of(account, figures_of(account), {} if about is None else about)
-    body = "\n".join((
-        sections.verdict(subject),
-        sections.failures(subject),
-        sections.timeline(subject, note=note(subject)),
-        sections.types(subject),
-        sections.retries(subject),
-        sections.resources(subject),
-        sections.dependencies(subject),
-        sections.everything(subject),
-    ))
+    body = "\n".join(
+        (
+            sections.verdict(subject),
+            sections.failures(subject),
+            sections.timeline(subject, note=note(subject)),
+            sections.types(subject),
+            sections.retries(subject),
+            sections.resources(subject),
+            sections.dependencies(subject),
+            sections.everything(subject),
+        )
+    )
     return _shell(sections.title(subject), body, data=as_json(track(subject)))
 
 
 def _shell(title: str, body: str, *, data: str) -> str:
     """Return the whole page around its sections."""
     style, script = _part("style.css"), _part("script.js")
-    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     links = "".join(f'<li><a href="#{name}">{told}</a></li>' for name, told in _NAVIGATION)
     return f"""<!doctype html>
 <html lang="en">

@@ -103,7 +103,8 @@
     const typeChoice = choice("type", [["", "all"], ...used.map((i) => [i, data.types[i][0].slice(0, 60)])]);
     const outcomeChoice = choice("outcome", [["", "all"], ["bad", "all that failed"], ...Array.from(new Set(outcomes)).sort().map((i) => [i, words[i]])]);
 
-    const left = 4, axis = 20;
+    let left = 4;
+    const axis = 20;
     const laneHeight = Math.max(6, Math.min(24, Math.floor(560 / data.lanes.length)));
     const names = laneHeight >= 14;
     const height = data.lanes.length * laneHeight + axis;
@@ -122,7 +123,7 @@
     const pattern = (context, outcome, x, y, w, h, ink) => {
       const word = words[outcome];
       context.strokeStyle = context.fillStyle = ink;
-      context.lineWidth = 1;
+      context.lineWidth = 1.5;
       if (w < 5) { context.fillRect(x - 1, y, Math.max(w, 3), 3); context.fillRect(x, y, Math.max(w, 1.5), h); return; }
       context.save();
       context.beginPath();
@@ -134,7 +135,7 @@
         for (let dx = first + 3; dx < last; dx += 6) for (let dy = y + 3; dy < y + h; dy += 6) context.rect(dx - 1, dy - 1, 2, 2);
         context.fill();
       } else {
-        const step = word === "timeout" ? 5 : 8;
+        const step = word === "timeout" ? 6 : 10;
         for (let dx = first - h; dx < last; dx += step) {
           context.moveTo(dx, y + h); context.lineTo(dx + h, y);
           if (word === "crash" || word === "lost") { context.moveTo(dx, y); context.lineTo(dx + h, y + h); }
@@ -163,6 +164,7 @@
       const look = (name) => style.getPropertyValue(name).trim();
       const text = look("--text"), dim = look("--dim"), rule = look("--line"), bad = look("--bad"), card = look("--card");
       const colors = [0, 1, 2, 3, 4, 5, 6, 7, 8].map((nth) => look("--t" + nth));
+      left = names && width > 700 ? 110 : 4; // the lanes' names stand before them where there is room
       const room = width - 2 * left, scale = room / span;
       const x = (t) => left + (t - from) * scale;
       context.font = "11px system-ui, sans-serif";
@@ -187,6 +189,10 @@
       });
       context.globalAlpha = 1;
 
+      context.save();
+      context.beginPath();
+      context.rect(left, 0, room, height);
+      context.clip();
       const filtered = typeChoice.value !== "" || outcomeChoice.value !== "";
       const covered = new Float64Array(data.lanes.length).fill(-1);
       const marked = [];
@@ -228,15 +234,16 @@
         context.lineWidth = 2;
         context.strokeRect(x(starts[picked]) - 1, lanes[picked] * laneHeight, Math.max((ends[picked] - starts[picked]) * scale, 2) + 2, laneHeight);
       }
+      context.restore();
       if (names) {
         data.lanes.forEach((name, lane) => {
           const wide = context.measureText(name).width + 6;
           context.fillStyle = card;
           context.globalAlpha = 0.8;
-          context.fillRect(left, lane * laneHeight + (laneHeight - 14) / 2, wide, 14);
+          context.fillRect(4, lane * laneHeight + (laneHeight - 14) / 2, wide, 14);
           context.globalAlpha = 1;
           context.fillStyle = text;
-          context.fillText(name, left + 3, lane * laneHeight + laneHeight / 2 + 4);
+          context.fillText(name, 7, lane * laneHeight + laneHeight / 2 + 4);
         });
       }
     };
@@ -311,7 +318,7 @@
     by("timeline-strip").hidden = true;
     new ResizeObserver(draw).observe(canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-    // For those who test the page, and for dash: what is seen.
+    // For those who test the page: what is seen.
     canvas.procq = { view: () => ({ from, span, wall, picked, count }) };
     paint();
   }

@@ -12,7 +12,7 @@ from math import isnan
 from typing import Final, final
 
 from procq.report import charts, graph
-from procq.report.account import ARGS_MAX, BLAMELESS, OUTCOMES, STATUSES, Account, Try, cut, text
+from procq.report.account import ARGS_MAX, BLAMELESS, OUTCOMES, Account, Try, cut, text
 from procq.report.figures import (
     Chain,
     Figures,
@@ -241,7 +241,7 @@ def failures(subject: Subject) -> str:
     groups = Counter((account.tasks.type[index], error) for index, error in account.errors.items())
     if len(account.errors) > 1:
         rows = [
-            (user(account.types[kind]), user(error), f"{times:,}") for (kind, error), times in groups.most_common(_FEW)
+            (user(account.types[kind]), _long(error), f"{times:,}") for (kind, error), times in groups.most_common(_FEW)
         ]
         parts.append(
             table("Failed tasks by their last error", ("type", "error", "tasks"), rows, numeric=frozenset({2}))
@@ -310,13 +310,22 @@ def _history(account: Account, tries: Sequence[Try]) -> str:
             duration(attempts.end[each.index] - attempts.start[each.index]),
             size(attempts.rss[each.index]),
             "-" if attempts.worker[each.index] < 0 else f"{attempts.worker[each.index]}",
-            user(cut(each.error, 300)) if each.outcome != "ok" else "",
-            user(each.ending),
+            _long(cut(_told(each), 300)) if each.outcome != "ok" else "",
         )
         for each in tries[-_FEW:]
     ]
-    heads = ("attempt", "outcome", "began at", "ran", "peak memory", "worker", "error", "process")
+    heads = ("attempt", "outcome", "began at", "ran", "peak memory", "worker", "error")
     return table("Attempts", heads, rows, numeric=frozenset({2, 3, 4, 5}))
+
+
+def _told(each: Try) -> str:
+    """Return what went wrong, and how the process ended if that is not said yet."""
+    return each.error if each.ending in each.error else f"{each.error} ({each.ending})"
+
+
+def _long(value: str) -> str:
+    """Return a text that needs some width to be read."""
+    return f'<bdi class="long">{safe(value)}</bdi>'
 
 
 def _texts(each: Try) -> Iterator[str]:
