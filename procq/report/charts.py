@@ -33,13 +33,16 @@ def bars(drawn: Histogram, what: str) -> str:
         for x in range(0, width + 1, BARS_PER_DECADE * _BAR_WIDTH)
     )
     peak = drawn.bars.index(most)
-    told = f"{what}: {sum(drawn.bars):,} durations, most of them from {duration(drawn.edge(peak))} to {duration(drawn.edge(peak + 1))}"
+    span = f"{duration(drawn.edge(peak))} to {duration(drawn.edge(peak + 1))}"
+    told = f"{what}: {sum(drawn.bars):,} durations, most of them from {span}"
     return (
         f'<svg class="bars" role="img" aria-label="{safe(told)}" width="{width + 1}" height="{_BARS_HEIGHT + 18}" '
         f'viewBox="0 0 {width + 1} {_BARS_HEIGHT + 18}" font-size="10"><title>{safe(told)}</title>'
-        f'<g fill="currentColor" class="bar">{rects}</g><path d="M0 {_BARS_HEIGHT + 0.5}H{width}" stroke="currentColor"/>{ticks}'
+        f'<g fill="currentColor" class="bar">{rects}</g>'
+        f'<path d="M0 {_BARS_HEIGHT + 0.5}H{width}" stroke="currentColor"/>{ticks}'
         f'<text x="0" y="{_BARS_HEIGHT + 15}" fill="currentColor">{duration(10**drawn.low)}</text>'
-        f'<text x="{width}" y="{_BARS_HEIGHT + 15}" text-anchor="end" fill="currentColor">{duration(10**drawn.high)}</text></svg>'
+        f'<text x="{width}" y="{_BARS_HEIGHT + 15}" text-anchor="end" fill="currentColor">{duration(10**drawn.high)}'
+        "</text></svg>"
     )
 
 
@@ -53,23 +56,26 @@ def curve(points: Sequence[float], *, title: str, most: str, wall_s: float, limi
         wall_s: How long the run took.
         limit: Where a line is drawn across; 0: nowhere.
     """
-    top = max(max(points), limit) or 1.0
+    top = max(*points, limit) or 1.0
     step = _CURVE_WIDTH / len(points)
     line = "".join(
         f"H{nth * step:.4g}V{_CURVE_HEIGHT * (1 - value / top) + 2:.4g}"
         for nth, value in enumerate(points)
         if not nth or value != points[nth - 1]
     )
-    across = f'<path class="limit" d="M0 {_CURVE_HEIGHT * (1 - limit / top) + 2:.1f}H{_CURVE_WIDTH}" stroke="currentColor" stroke-dasharray="4 4"/>'
+    height = _CURVE_HEIGHT * (1 - limit / top) + 2
+    across = f'<path class="limit" d="M0 {height:.1f}H{_CURVE_WIDTH}" stroke="currentColor" stroke-dasharray="4 4"/>'
     told = f"{title}: at most {most}"
     base = _CURVE_HEIGHT + 2
     return (
         f'<figure class="curve"><figcaption>{safe(title)}<b>at most {safe(most)}</b></figcaption>'
-        f'<svg role="img" aria-label="{safe(told)}" viewBox="0 0 {_CURVE_WIDTH} {base + 18}" width="100%" font-size="12">'
-        f'<path class="area" d="M0 {base}{line}H{_CURVE_WIDTH}V{base}Z" fill="currentColor" fill-opacity=".25" stroke="currentColor"/>'
+        f'<svg role="img" aria-label="{safe(told)}" viewBox="0 0 {_CURVE_WIDTH} {base + 18}" width="100%" '
+        f'font-size="12"><path class="area" d="M0 {base}{line}H{_CURVE_WIDTH}V{base}Z" fill="currentColor" '
+        f'fill-opacity=".25" stroke="currentColor"/>'
         f'{across if limit else ""}<path d="M0 {base}H{_CURVE_WIDTH}" stroke="currentColor"/>'
         f'<text x="0" y="{base + 14}" fill="currentColor">0</text>'
-        f'<text x="{_CURVE_WIDTH}" y="{base + 14}" text-anchor="end" fill="currentColor">{duration(wall_s)}</text></svg></figure>'
+        f'<text x="{_CURVE_WIDTH}" y="{base + 14}" text-anchor="end" fill="currentColor">{duration(wall_s)}</text>'
+        "</svg></figure>"
     )
 
 
@@ -102,10 +108,11 @@ def strip(account: Account, colors: Sequence[int], lanes: Sequence[dict[tuple[in
         label: What it shows, in words.
     """
     height = min(len(lanes), STRIP_LANES) * _STRIP_LANE
-    parts = [
+    begin = (
         f'<svg class="strip" role="img" aria-label="{safe(label)}" viewBox="0 0 {STRIP_SPANS} {height}" width="100%" '
         f'height="{height * 1.5:.0f}" preserveAspectRatio="none">'
-    ]
+    )
+    parts = [begin]
     for row, cells in enumerate(lanes[:STRIP_LANES]):
         parts += _lane_rects(row, cells, colors)
     parts += [*_marks(account), "</svg>"]

@@ -1,7 +1,6 @@
 """What the graph of a run shows: its types, or its tasks where they are few, and the chain that took longest."""
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -70,7 +69,7 @@ def _look(statuses: Counter[str]) -> str:
 def by_task(account: Account, chain: Chain | None) -> str:
     """Return the SVG of all tasks."""
     tasks, needs = account.tasks, account.needs
-    on_chain: Sequence[int] = chain.tasks if chain is not None else ()
+    on_chain = chain.tasks if chain is not None else []
     last: dict[int, str] = {}
     for task, outcome in zip(account.attempts.task, account.attempts.outcome, strict=True):
         last[task] = OUTCOMES[outcome]

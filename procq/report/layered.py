@@ -62,10 +62,11 @@ def drawing(nodes: Sequence[Node], edges: Mapping[Edge, str], *, bold: frozenset
     ways = {edge: _way(spots, *ahead) for edge, ahead in forward.items()}
     height = _place(spots, ways.values())
     width = (max(layers, default=0) + 1) * (_WIDTH + _GAP_X) - _GAP_X
-    parts = [
+    begin = (
         f'<svg class="graph" role="img" aria-label="{safe(label)}" width="{width + 4}" height="{height + 4:.0f}" '
         f'viewBox="-2 -2 {width + 4} {height + 4:.0f}" font-size="12">'
-    ]
+    )
+    parts = [begin]
     parts += [
         _edge(spots, ways[edge], text, turned=edge in turned, bold=edge in bold)
         for edge, text in edges.items()
@@ -191,7 +192,8 @@ def _edge(spots: Sequence[_Spot], way: Sequence[int], text: str, *, turned: bool
     told = ""
     if text:
         (_, x1, y1), (x2, _, y2) = points[-2], points[-1]
-        told = f'<text class="small" x="{(x1 + x2) / 2:.0f}" y="{(y1 + y2) / 2 - 4:.1f}" text-anchor="middle">{safe(text)}</text>'
+        at = f'x="{(x1 + x2) / 2:.0f}" y="{(y1 + y2) / 2 - 4:.1f}"'
+        told = f'<text class="small" {at} text-anchor="middle">{safe(text)}</text>'
     return (
         f'<g class="{"edge bold" if bold else "edge"}"><path d="{"".join(path)}" fill="none" stroke="currentColor" '
         f'stroke-width="{weight}"/><path d="{arrow}" fill="currentColor"/>{told}</g>'
@@ -202,7 +204,8 @@ def _node(spot: _Spot, node: Node, *, own: str | None) -> str:
     """Return a box; `own` is the text of an edge that leads from it to itself."""
     x, y = spot.layer * (_WIDTH + _GAP_X), spot.y
     lines = "".join(
-        f'<text{"" if nth else " class=name"} x="{x + 10}" y="{y + _PAD + _LINE * (nth + 1) - 4:.1f}">{safe(_short(line))}</text>'
+        f'<text{"" if nth else " class=name"} x="{x + 10}" y="{y + _PAD + _LINE * (nth + 1) - 4:.1f}">'
+        f"{safe(_short(line))}</text>"
         for nth, line in enumerate(node.lines)
     )
     loop = (

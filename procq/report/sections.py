@@ -118,8 +118,7 @@ def verdict(subject: Subject) -> str:
     return (
         f'<header class="verdict {subject.verdict}"><h1><span aria-hidden="true">{sign}</span> {word}'
         f"<small>{_ending(subject)}</small></h1>\n{_tiles(subject)}</header>\n"
-        f'<section id="run" aria-labelledby="run-h"><h2 id="run-h">The run</h2>\n{_facts(subject)}{_notes(subject)}</section>'
-    )
+    ) + _section("run", "The run", _facts(subject) + _notes(subject))
 
 
 def _ending(subject: Subject) -> str:
@@ -333,9 +332,11 @@ def _texts(each: Try) -> Iterator[str]:
     if "\n" in each.message.strip() or len(each.message) > 300:  # noqa: PLR2004 - more than the table shows
         yield f"<h3>Message of attempt {each.number}</h3>{_block(each.message, f'message of attempt {each.number}')}"
     if each.traceback:
-        yield f"<h3>Traceback of attempt {each.number}</h3>{_block(each.traceback, f'traceback of attempt {each.number}')}"
+        label = f"traceback of attempt {each.number}"
+        yield f"<h3>Traceback of attempt {each.number}</h3>{_block(each.traceback, label)}"
     if each.output:
-        yield f"<h3>Output of attempt {each.number}, its end</h3>{_block(each.output, f'output of attempt {each.number}')}"
+        label = f"output of attempt {each.number}"
+        yield f"<h3>Output of attempt {each.number}, its end</h3>{_block(each.output, label)}"
 
 
 def _block(value: str, label: str) -> str:
@@ -367,7 +368,8 @@ def timeline(subject: Subject, *, note: str) -> str:
     label = f"timeline of {plural(len(lanes), 'lane')}; the table below it has the same by worker"
     strip = charts.strip(account, subject.colors, lanes, label)
     legend = "".join(
-        f'<li><svg width="12" height="12" aria-hidden="true"><rect class="t{nth}" width="12" height="12" rx="2" fill="currentColor"/></svg> {user(name)}</li>'
+        f'<li><svg width="12" height="12" aria-hidden="true"><rect class="t{nth}" width="12" height="12" rx="2" '
+        f'fill="currentColor"/></svg> {user(name)}</li>'
         for nth, name in enumerate(_legend(subject))
     )
     more = (
@@ -376,11 +378,14 @@ def timeline(subject: Subject, *, note: str) -> str:
         else ""
     )
     body = (
-        f"<p>A lane for each worker, over {duration(subject.figures.wall_s)}; one that took the place of another has its lane. "
-        f"Colour is the type of task; a mark, a pattern or an outline says that an attempt did not succeed.</p>\n"
+        f"<p>A lane for each worker, over {duration(subject.figures.wall_s)}; one that took the place of another has "
+        "its lane. Colour is the type of task; a mark, a pattern or an outline says that an attempt did not succeed: "
+        "hatched for an error or a timeout, crossed for a crash, dotted for too much memory, hollow and dashed for "
+        "one that was stopped or runs still. A thin line is the wait for another attempt.</p>\n"
         f"{f'<p class=note>{note}</p>' if note else ''}"
         f'<ul class="legend">{legend}</ul>\n<div id="timeline-live" hidden></div>\n'
-        f'<div id="timeline-strip" class="scroll" role="region" tabindex="0" aria-label="timeline">{strip}</div>{more}\n'
+        '<div id="timeline-strip" class="scroll" role="region" tabindex="0" aria-label="timeline">'
+        f"{strip}</div>{more}\n"
         f"<details><summary>The timeline as a table</summary>{_lane_table(subject)}</details>"
     )
     return _section("timeline", "Timeline", body)
@@ -553,9 +558,8 @@ def dependencies(subject: Subject) -> str:
     parts = [_chain_words(subject), _picture(by_type, "graph by type")]
     parts.append(_more(len(subject.figures.order), graph.TYPES_MAX, "types", where="the table of types"))
     if len(account.tasks) < graph.TASKS_MAX:
-        parts.append(
-            f"<details><summary>Every single task</summary>{_picture(graph.by_task(account, chain), 'graph by task')}</details>"
-        )
+        picture = _picture(graph.by_task(account, chain), "graph by task")
+        parts.append(f"<details><summary>Every single task</summary>{picture}</details>")
     parts.append(_edge_table(account))
     return _section("graph", "Graph", "\n".join(part for part in parts if part))
 
@@ -570,7 +574,7 @@ def _chain_words(subject: Subject) -> str:
     share = chain.run_s / subject.figures.wall_s if subject.figures.wall_s > 0 else None
     return (
         f"<p>The critical path, drawn bold, took {duration(chain.run_s)} in attempts, {percent(share)} of the run: "
-        f"with any number of workers it would have taken that long. {shown}{rest}</p>"
+        f"with any number of workers it would have taken that long. It is {shown}{rest}</p>"
     )
 
 
@@ -603,7 +607,8 @@ def everything(subject: Subject) -> str:
         return _section("attempts", "All attempts", "<p>No attempt was begun.</p>")
     choices = "".join(f"<option>{name}</option>" for name in subject.figures.outcomes)
     filters = (
-        '<div id="filters" class="filters" hidden><label>Search <input id="search" type="search" autocomplete="off"></label> '
+        '<div id="filters" class="filters" hidden>'
+        '<label>Search <input id="search" type="search" autocomplete="off"></label> '
         f'<label>Outcome <select id="outcome"><option value="">all</option>{choices}</select></label> '
         '<span id="found" role="status"></span></div>\n'
     )
@@ -627,7 +632,8 @@ def everything(subject: Subject) -> str:
         f"{filters}{_more(number, ROWS_MAX, 'attempts', where='the trace file')}"
         '<p class="note print-only">Only the first 100 rows are printed.</p>'
         '<div class="scroll tall" role="region" tabindex="0" aria-label="all attempts">\n'
-        f'<table id="rows"><caption>{plural(min(number, ROWS_MAX), "attempt")}, in the order in which they began</caption>'
+        f'<table id="rows"><caption>{plural(min(number, ROWS_MAX), "attempt")}, in the order in which they began'
+        "</caption>"
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
     )
     return _section("attempts", "All attempts", body)
