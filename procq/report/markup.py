@@ -91,7 +91,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
     head = "".join(f'<th scope="col"{_class(side)}>{safe(name)}</th>' for side, name in zip(sides, heads, strict=True))
     body = "\n".join(_row(cells, sides) for cells in rows)
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{safe(caption)}">\n'
+        f'<div class="scroll" role="group" tabindex="0" aria-label="{safe(caption)}">\n'
         f"<table><caption>{safe(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
 

@@ -340,7 +340,7 @@ def _texts(each: Try) -> Iterator[str]:
 
 
 def _block(value: str, label: str) -> str:
-    return f'<pre tabindex="0" role="region" aria-label="{label}">{safe(value)}</pre>'
+    return f'<pre tabindex="0" role="group" aria-label="{label}">{safe(value)}</pre>'
 
 
 def _outcome(name: str) -> str:
@@ -384,7 +384,7 @@ def timeline(subject: Subject, *, note: str) -> str:
         "one that was stopped or runs still. A thin line is the wait for another attempt.</p>\n"
         f"{f'<p class=note>{note}</p>' if note else ''}"
         f'<ul class="legend">{legend}</ul>\n<div id="timeline-live" hidden></div>\n'
-        '<div id="timeline-strip" class="scroll" role="region" tabindex="0" aria-label="timeline">'
+        '<div id="timeline-strip" class="scroll" role="group" tabindex="0" aria-label="timeline">'
         f"{strip}</div>{more}\n"
         f"<details><summary>The timeline as a table</summary>{_lane_table(subject)}</details>"
     )
@@ -579,7 +579,7 @@ def _chain_words(subject: Subject) -> str:
 
 
 def _picture(svg: str, label: str) -> str:
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">{svg}</div>'
+    return f'<div class="scroll" role="group" tabindex="0" aria-label="{label}">{svg}</div>'
 
 
 def _edge_table(account: Account) -> str:
@@ -631,7 +631,7 @@ def everything(subject: Subject) -> str:
     body = (
         f"{filters}{_more(number, ROWS_MAX, 'attempts', where='the trace file')}"
         '<p class="note print-only">Only the first 100 rows are printed.</p>'
-        '<div class="scroll tall" role="region" tabindex="0" aria-label="all attempts">\n'
+        '<div class="scroll tall" role="group" tabindex="0" aria-label="all attempts">\n'
         f'<table id="rows"><caption>{plural(min(number, ROWS_MAX), "attempt")}, in the order in which they began'
         "</caption>"
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"

@@ -22,11 +22,12 @@ def large_run(attempts: int, *, workers: int = 8, seed: int = 1) -> Iterator[Eve
         yield event("worker.started", 0.0, worker=worker, pid=100 + worker)
     free = [0.1] * workers
     counts = {"succeeded": 0, "failed": 0, "cancelled": 0}
-    begun, task, cpu_s = 0, 0, 0.0
+    begun, task, cpu_s, fetched = 0, 0, 0.0, ""
     while begun < attempts:
         kind = ("fetch", "clean", "train")[min(2, int(chance.expovariate(1.2)))]
         task_id, at = f"{kind}/{task}", min(free)
-        needs = [] if kind == "fetch" or not task else [f"fetch/{task}"]
+        needs = [] if kind == "fetch" or not fetched else [fetched]
+        fetched = task_id if kind == "fetch" else fetched
         task += 1
         yield event("task.submitted", at, id=task_id, type=kind, priority=0, group=None, depends_on=needs,
                     run_at=None, max_attempts=3, args=f"day={task}")  # fmt: skip
@@ -41,7 +42,7 @@ def large_run(attempts: int, *, workers: int = 8, seed: int = 1) -> Iterator[Eve
                         cpu_s=run_s / 2, peak_rss=chance.randrange(10**7, 10**9), exit_code=None, signal=None,
                         error=error, result_bytes=5)  # fmt: skip
             free[lane], at, begun, cpu_s = began + run_s + 0.0005, began + run_s, begun + 1, cpu_s + run_s / 2
-            if outcome == "ok" or nth == 3:
+            if outcome == "ok" or nth == 3 or chance.random() < 0.2:  # some errors are not worth another attempt
                 break
             yield event("task.scheduled", at, id=task_id, reason="backoff", in_s=0.1)
             at += 0.1
