@@ -124,7 +124,7 @@
       const word = words[outcome];
       context.strokeStyle = context.fillStyle = ink;
       context.lineWidth = 1.5;
-      if (w < 5) { context.fillRect(x - 1, y, Math.max(w, 3), 3); context.fillRect(x, y, Math.max(w, 1.5), h); return; }
+      if (w < 5) { context.fillRect(x - 1, y, Math.max(w, 3), Math.max(3, h * 0.25)); return; }
       context.save();
       context.beginPath();
       context.rect(x, y, w, h);
@@ -165,7 +165,7 @@
       const text = look("--text"), dim = look("--dim"), rule = look("--line"), bad = look("--bad"), card = look("--card");
       const colors = [0, 1, 2, 3, 4, 5, 6, 7, 8].map((nth) => look("--t" + nth));
       left = names && width > 700 ? 110 : 4; // the lanes' names stand before them where there is room
-      const room = width - 2 * left, scale = room / span;
+      const room = width - left - 4, scale = room / span;
       const x = (t) => left + (t - from) * scale;
       context.font = "11px system-ui, sans-serif";
 
@@ -276,7 +276,7 @@
     const under = (event) => {
       const box = canvas.getBoundingClientRect();
       const lane = Math.floor((event.clientY - box.top) / laneHeight);
-      const t = from + (event.clientX - box.left - left) / (box.width - 2 * left) * span, slack = 3 * span / box.width;
+      const t = from + (event.clientX - box.left - left) / (box.width - left - 4) * span, slack = 3 * span / box.width;
       let best = -1, least = Infinity;
       for (let i = 0; i < count && starts[i] <= t + slack; i++) {
         if (lanes[i] !== lane || ends[i] < t - slack || !fits(i)) continue;
@@ -300,7 +300,7 @@
       if (!event.ctrlKey) return; // the page scrolls
       event.preventDefault();
       const box = canvas.getBoundingClientRect();
-      zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 200))), (event.clientX - box.left - left) / (box.width - 2 * left));
+      zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 200))), (event.clientX - box.left - left) / (box.width - left - 4));
     }, { passive: false });
     let dragged = null;
     canvas.addEventListener("pointerdown", (event) => { dragged = { x: event.clientX, from, moved: false }; canvas.setPointerCapture(event.pointerId); });
@@ -308,7 +308,7 @@
       if (!dragged) { if (event.pointerType === "mouse" && picked < 0) tell(under(event)); return; }
       const moved = event.clientX - dragged.x;
       if (Math.abs(moved) > 3) dragged.moved = true;
-      if (dragged.moved) { from = dragged.from - moved / (canvas.clientWidth - 2 * left) * span; draw(); }
+      if (dragged.moved) { from = dragged.from - moved / (canvas.clientWidth - left - 4) * span; draw(); }
     });
     canvas.addEventListener("pointerup", (event) => { if (dragged && !dragged.moved) pick(under(event)); dragged = null; });
     canvas.addEventListener("pointercancel", () => { dragged = null; });

@@ -44,9 +44,11 @@ def note(subject: Subject) -> str:
     number = len(subject.account.attempts)
     if number <= WHOLE_MAX:
         return ""
+    failed = sum(outcome not in BLAMELESS for outcome in subject.account.attempts.outcome)
+    first = "the failed ones, and beside them the slowest" if failed < PART_MAX else "the slowest of those that failed"
     return (
         f"There were {number:,} attempts, more than can be drawn one by one. The timeline shows {PART_MAX:,} of them: "
-        "the failed ones, and beside them the slowest. The shade behind them tells how busy each lane was with all. "
+        f"{first}. The shade behind them tells how busy each lane was with all. "
         "All numbers and tables of types are of all attempts."
     )
 
