@@ -211,7 +211,7 @@
       context.lineWidth = 0.75;
       context.beginPath();
       for (const [old, next] of data.again) {
-        if (starts[next] < from || ends[old] > from + span || (filtered && !fits(old))) continue;
+        if ((starts[next] - ends[old]) * scale < 4 || starts[next] < from || ends[old] > from + span || (filtered && !fits(old))) continue;
         context.moveTo(x(ends[old]), (lanes[old] + 0.5) * laneHeight);
         context.lineTo(x(starts[next]), (lanes[next] + 0.5) * laneHeight);
       }
