@@ -81,7 +81,11 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 #: The commands and what they do.
-COMMANDS: Final = {"run": "run a jobs file", "version": "print the version"}
+COMMANDS: Final = {
+    "run": "run a jobs file",
+    "report": "write the report of a run as one HTML file",
+    "version": "print the version",
+}
 
 
 def check_command(name: str) -> None:
