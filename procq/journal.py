@@ -31,6 +31,7 @@ from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, final, get_args
 
+from procq.core import graph
 from procq.core.past import Past
 from procq.core.scheduler import Scheduler
 from procq.core.states import TERMINAL, Status
@@ -385,6 +386,7 @@ class Journal:
         return Past(
             task.seq, task.submitted_at, status, is_forgotten, task.fence, task.failures, task.first_started_at,
             ended_at=self._ended_at.get(task, task.submitted_at), cause=task.cause, origin=task.origin,
+            cut_by=graph.cut_by(task),
             history=task.history, ran=task.ran, value=task.value,
         )  # fmt: skip
 

@@ -46,7 +46,7 @@ CREATE TABLE task (
 CREATE TABLE state (
     seq INTEGER PRIMARY KEY, status TEXT NOT NULL, is_forgotten INTEGER NOT NULL, fence INTEGER NOT NULL,
     failures INTEGER NOT NULL, first_started_at REAL, started_at REAL, due REAL, ended_at REAL, cause TEXT, origin TEXT,
-    history TEXT, ran TEXT, value BLOB
+    cut_by TEXT, history TEXT, ran TEXT, value BLOB
 );
 CREATE TABLE part (seq INTEGER, kind TEXT, number INTEGER, piece INTEGER, is_bytes INTEGER, data BLOB,
     PRIMARY KEY (seq, kind, number, piece)) WITHOUT ROWID;
@@ -150,7 +150,7 @@ class JournalFile:
             )
             states = [self._state_row(past) for _, past in (*new, *changed) if not _is_fresh(past)]
             connection.executemany(
-                "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", states
+                "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", states
             )
             connection.execute("COMMIT")
         except BaseException:
@@ -186,7 +186,8 @@ class JournalFile:
             ran = json.dumps([wall(started_at), wall(ended_at), *rest])
         return (
             past.seq, past.status.value, past.is_forgotten, past.fence, past.failures, wall(past.first_started_at),
-            wall(past.started_at), wall(past.due), wall(past.ended_at), past.cause, past.origin, history, ran,
+            wall(past.started_at), wall(past.due), wall(past.ended_at), past.cause, past.origin,
+            json.dumps(past.cut_by) if past.cut_by else None, history, ran,
             None if past.value is None else self._kept(past.seq, "value", past.value),
         )  # fmt: skip
 
@@ -255,10 +256,13 @@ class JournalFile:
         clock = self._clock
         past = Past(seq, submitted_at - self._offset, Status.READY)
         if state[0] is not None:
-            status, gone, fence, failures, first, started, retry, ended_at, cause, origin, history, ran, value = state
+            status, gone, fence, failures, first, started, retry, ended_at, cause, origin, cut, history, ran, value = (
+                state
+            )
             past = Past(
                 seq, submitted_at - self._offset, Status(status), bool(gone), fence, failures, clock(first),
-                clock(started), clock(retry), ended_at - self._offset, cast("Cause | None", cause), origin,
+                clock(started), clock(retry), ended_at - self._offset,
+                cast("Cause | None", cause), origin, json.loads(cut) if cut else (),
                 [self._end_in(one) for one in json.loads(history)] if history else (),
                 self._run_in(ran), self._payload(seq, "value", value) if status == "succeeded" else None,
             )  # fmt: skip

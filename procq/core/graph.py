@@ -7,7 +7,7 @@ other end may be taken back by a replay; `trouble.cut` then holds those that it 
 Nothing here gives a task a status: it says what becomes of one, and the scheduler does it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final, Literal, final
 
 from procq.core.states import TERMINAL, UNSUCCESSFUL, Status
@@ -68,12 +68,18 @@ def is_waiting(task: Task) -> bool:
     return any(dependency.status not in TERMINAL for dependency in task.depends_on)
 
 
-def recall(task: Task) -> None:
-    """Have the dependencies that cut a task off, which is restored as CANCELLED, know that they did (F7)."""
-    if task.cause in BY_DEPENDENCY:
-        for dependency in task.depends_on:
-            if dependency.status in UNSUCCESSFUL:
-                _remember_cut(dependency, (task,))
+def cut_by(task: Task) -> tuple[int, ...]:
+    """Return the numbers of the dependencies whose ends have cancelled a task."""
+    if task.cause not in BY_DEPENDENCY:
+        return ()
+    return tuple(need.seq for need in task.depends_on if task in need.cut)
+
+
+def recall(task: Task, seqs: Container[int]) -> None:
+    """Have those dependencies know it again, for a task that is restored as CANCELLED (F7)."""
+    for dependency in task.depends_on:
+        if dependency.seq in seqs and dependency.status is not _SUCCEEDED:
+            _remember_cut(dependency, (task,))
 
 
 def waiting_for(dependency: Task) -> list[Task]:

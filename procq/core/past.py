@@ -30,6 +30,7 @@ class Past(NamedTuple):
     ended_at: float = 0.0  #: of a task that has ended
     cause: Cause | None = None  #: of one that is CANCELLED
     origin: str | None = None  #: likewise
+    cut_by: "Sequence[int]" = ()  #: likewise: the numbers of the dependencies whose ends have cancelled it
     history: "Sequence[tuple[int, Ended]]" = ()  #: attempts that ended without success
     ran: Run | CapturedRun | None = None  #: the one that succeeded
     value: Payload | None = None  #: its result

@@ -419,7 +419,7 @@ class Scheduler:
             trouble = task.in_trouble()
             trouble.ended = past.history[-1][1] if status is _FAILED and past.history else None
             trouble.cause, trouble.origin = past.cause, past.origin
-            graph.recall(task)
+            graph.recall(task, past.cut_by)
         if past.is_forgotten:
             return
         if status is _FAILED:

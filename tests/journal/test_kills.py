@@ -15,7 +15,7 @@ import pytest
 
 _ROOT: Final = Path(__file__).parents[2]
 _TASKS: Final = 40
-_KILLS: Final = int(os.environ.get("JOURNAL_KILLS", "8"))
+_KILLS: Final = int(os.environ.get("JOURNAL_KILLS", "5"))
 #: From before the interpreter has begun until after all is done.
 _LATEST_KILL_S: Final = 0.7
 
