@@ -51,12 +51,16 @@ class Terminal:
         stream: Usually `sys.stderr`.
         color: What `--color` says.
         environment: The variables of the process.
+
+    Attributes:
+        is_mute: Whether nothing is written but errors.
     """
 
-    __slots__ = ("_broken", "_colored", "_in_place", "_stream", "is_live")
+    __slots__ = ("_broken", "_colored", "_in_place", "_stream", "is_live", "is_mute")
 
     def __init__(self, stream: TextIO, *, color: ColorChoice = "auto", environment: Mapping[str, str]) -> None:
         self._stream = stream
+        self.is_mute = False
         is_terminal = stream.isatty()
         self._colored = wants_color(color, is_terminal=is_terminal, environment=environment)
         #: Whether a line can be redrawn in place.
@@ -68,14 +72,18 @@ class Terminal:
 
     def line(self, *parts: Part) -> None:
         """Write one line, its parts each a text or a style with a text."""
+        if not self.is_mute:
+            self._line(*parts)
+
+    def _line(self, *parts: Part) -> None:
         self._write(self._cleared() + "".join(self._painted(part) for part in parts) + "\n")
 
     def error(self, error: BaseException | str) -> None:
         """Write what is wrong: its first line after "procq: error:", the others as they are."""
         first, *more = str(error).splitlines()
-        self.line(("bad", "procq: error:"), f" {first}")
+        self._line(("bad", "procq: error:"), f" {first}")
         for line in more:
-            self.line(line)
+            self._line(line)
 
     def in_place(self, text: str) -> None:
         """Show `text` in the last line of the terminal, instead of what stood there.
