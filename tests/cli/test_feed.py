@@ -17,28 +17,28 @@ from procq.cli.outputs import Slowest
 from procq.errors import UsageError
 
 
-def event(kind: str, seq: int = 1, **fields: Any) -> dict[str, object]:
+def event(kind: str, seq: int = 1, /, **fields: object) -> dict[str, object]:
     return {"v": 1, "seq": seq, "t": 1.5, "run": "r", "ev": kind, **fields}
 
 
-def submitted(**changes: Any) -> dict[str, object]:
-    fields: dict[str, Any] = {
+def submitted(**changes: object) -> dict[str, object]:
+    fields: dict[str, object] = {
         "id": "a", "type": "f", "priority": 0, "group": "default", "depends_on": [], "run_at": None,
         "max_attempts": 1, "args": "x=1",
     }  # fmt: skip
     return event("task.submitted", **(fields | changes))
 
 
-def attempt_ended(**changes: Any) -> dict[str, object]:
-    fields: dict[str, Any] = {
+def attempt_ended(**changes: object) -> dict[str, object]:
+    fields: dict[str, object] = {
         "id": "a", "attempt": 1, "outcome": "ok", "run_s": 0.25, "cpu_s": 1e-7, "peak_rss": 4096, "exit_code": None,
         "signal": None, "error": None, "result_bytes": 5,
     }  # fmt: skip
     return event("attempt.ended", **(fields | changes))
 
 
-def task_ended(**changes: Any) -> dict[str, object]:
-    fields: dict[str, Any] = {"id": "a", "status": "succeeded", "attempts": 1, "cause": None, "origin": None}
+def task_ended(**changes: object) -> dict[str, object]:
+    fields: dict[str, object] = {"id": "a", "status": "succeeded", "attempts": 1, "cause": None, "origin": None}
     return event("task.ended", **(fields | changes))
 
 
