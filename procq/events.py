@@ -44,9 +44,9 @@ OPT_IN: Final = ("task.held", "attempt.progress", "log")
 #: so many, and should not miss any for that.  They take 24 MB, or 100 MB if all is text (measured 2026-11),
 #: and are told within 0.3 s; with more of them a listener that never catches up would take more memory.
 WAITING_MAX: Final = 100_000
-#: Once events were dropped, others are taken down only when no more than so many wait: what is missing
+#: Once events were dropped, others are taken down only when no more than such a share of that waits: what is missing
 #: is then missing in a few long gaps, and there are as few warnings.
-_REOPEN_AT: Final = WAITING_MAX // 2
+_REOPEN_SHARE: Final = 0.5
 
 #: The fields of the kinds whose facts have them as they are told.
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -97,13 +97,14 @@ class Events:
     Attributes:
         facts: Takes down what happens; its owner and the engine write to it under the queue's lock.
         thread: In which the listener is called.
+        waiting_max: How many events may wait for the listener.
         tells_held: Whether the listener wants to know which tasks are held back.
     """
 
     __slots__ = (
         "_batches", "_done", "_errors", "_is_called", "_is_closed", "_listener", "_makers", "_now", "_offset",
         "_run", "_seq", "_started_at", "_tells_logs", "_tells_progress", "_told_held", "_version", "_worker_ids",
-        "facts", "tells_held", "thread",
+        "facts", "tells_held", "thread", "waiting_max",
     )  # fmt: skip
 
     def __init__(self, on_event: tuple[Listener, frozenset[str]], *, now: Callable[[], float], workers: int) -> None:
@@ -111,6 +112,7 @@ class Events:
         self.tells_held = "task.held" in wanted
         self._tells_progress = "attempt.progress" in wanted
         self._tells_logs = "log" in wanted
+        self.waiting_max: float = WAITING_MAX
         self.thread = CallbackThread("procq-events", "the events' thread")
         self._now = now
         self._started_at = now()
@@ -119,7 +121,7 @@ class Events:
         self._offset = time.time() - self._started_at
         self._run = os.urandom(6).hex()
         #: found out here, as it takes imports, for which the thread might have to wait
-        self._version = _own_version()
+        self._version = own_version()
         self.facts = Facts(self._find_room, with_output=self._tells_logs)
         self.facts.keep(("run.started", self._started_at, workers))
         #: facts that were taken, with what all until then weigh
@@ -205,9 +207,9 @@ class Events:
     def _find_room(self) -> bool:
         """Return whether more facts may be taken down, and how many were not, if they may be again."""
         facts, done = self.facts, self._done
-        if self._is_closed or facts.weight - done >= (_REOPEN_AT if facts.dropped else WAITING_MAX):
+        if self._is_closed or facts.weight - done >= self.waiting_max * (_REOPEN_SHARE if facts.dropped else 1):
             return False
-        facts.limit = done + WAITING_MAX
+        facts.limit = done + self.waiting_max
         if facts.dropped:
             self._tell_dropped()
         return True
@@ -371,7 +373,7 @@ def _finite(number: float) -> float | None:
     return number if isfinite(number) else None
 
 
-def _own_version() -> str | None:
+def own_version() -> str | None:
     """Return procq's version; None if it was not installed as a package."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - 20 ms that only a listener needs
 

@@ -4,6 +4,7 @@ The one door for that.  Of a task the command line knows more by `handle.task_of
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any, final
 
 from procq.core.capacity import Capacity
@@ -55,6 +56,12 @@ class Steering:
         """
         self._supervisor.offspring.defaults = defaults
         self._supervisor.offspring.overrides = overrides
+
+    def keep_all_events(self) -> None:
+        """Drop no event however many wait: for a queue that is given all its tasks at once, and keeps those too."""
+        events = self._supervisor._events  # noqa: SLF001 - see the head of the module
+        if events is not None:
+            events.waiting_max = inf
 
     def check_alive(self) -> None:
         """Refuse to go by a queue that has broken.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, cast, final
 
 from procq.cli import preview
+from procq.cli.feed import Previews
 from procq.cli.ids import Namer
 from procq.cli.pertype import PerType
 from procq.errors import CycleError, JobsFileError, UnknownDependencyError
@@ -41,9 +42,10 @@ class Intake:
         defaults: Options for tasks that don't say.
         pertype: Options for tasks whatever they say, and the types that flags name.
         accepted: Told of each new task: its handle, and the spec it was made of.
+        previews: Told how the arguments of each task look.
     """
 
-    __slots__ = ("_accepted", "_defaults", "_held", "_ids", "_made", "_namer", "_pertype", "_queue")
+    __slots__ = ("_accepted", "_defaults", "_held", "_ids", "_made", "_namer", "_pertype", "_previews", "_queue")
 
     def __init__(
         self,
@@ -52,11 +54,13 @@ class Intake:
         defaults: Mapping[str, object],
         accepted: Callable[["Handle[Any]", Spec], None],
         pertype: PerType | None = None,
+        previews: Previews | None = None,
     ) -> None:
         self._queue = queue
         self._defaults = defaults
         self._accepted = accepted
         self._pertype = PerType() if pertype is None else pertype
+        self._previews = previews if previews is not None and previews.is_wanted else None
         self._namer = Namer()
         #: what was made of each spec, as long as the jobs file holds on to the spec: its handle,
         #: or its renamed twin until that is accepted
@@ -118,7 +122,7 @@ class Intake:
         try:
             for spec in batch:
                 twins[spec] = self._made[spec] = self._twin(spec)
-            handles = self._queue.submit_many(list(twins.values()))
+            handles = self._handed_in(twins)
         except BaseException as error:
             for spec in twins:
                 self._made.pop(spec, None)
@@ -128,6 +132,29 @@ class Intake:
         for spec, handle in zip(batch, handles, strict=True):
             self._made[spec] = handle
             self._accepted(handle, spec)
+
+    def _handed_in(self, twins: Mapping[Spec, Spec]) -> "list[Handle[Any]]":
+        """Submit twins, with what their events say of their arguments."""
+        previews = self._previews
+        if previews is None:
+            return self._queue.submit_many(list(twins.values()))
+        named = [(spec, twin.id) for spec, twin in twins.items() if twin.id is not None]
+        for spec, task_id in named:
+            previews.enter(task_id, spec)
+        if len(named) < len(twins):
+            previews.open()
+        try:
+            handles = self._queue.submit_many(list(twins.values()))
+            for (spec, twin), handle in zip(twins.items(), handles, strict=True):
+                if twin.id is None:
+                    previews.enter(handle.id, spec)
+        except BaseException:
+            for _, task_id in named:
+                previews.leave(task_id)
+            raise
+        finally:
+            previews.close()
+        return handles
 
     def _twin(self, spec: Spec) -> Spec:
         """Return the spec with its id, the run's defaults, and twins in place of specs."""

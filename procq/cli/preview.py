@@ -6,7 +6,8 @@ whatever an argument's `__repr__` does.
 
 import inspect
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, Final, final
 
@@ -16,6 +17,8 @@ from procq.spec import Output, TaskSpec, describe
 #: Characters of the longest preview of one argument, and of all of them.
 _ARGUMENT_CHARS: Final = 40
 _CALL_CHARS: Final = 120
+#: Types whose texts are short anyway.
+_BRIEF: Final = frozenset({bool, float, type(None)})
 
 
 @final
@@ -53,6 +56,12 @@ def label(spec: TaskSpec[Any]) -> str:
     return call if spec.options.id is None else f"{spec.options.id} {call}"
 
 
+def arguments(spec: TaskSpec[Any]) -> str:
+    """Return "raw=ber/4.csv", cut to what a line can hold."""
+    text = ", ".join(_arguments(spec))
+    return text if len(text) <= _CALL_CHARS else text[: _CALL_CHARS - 3] + "..."
+
+
 def _arguments(spec: TaskSpec[Any]) -> Iterator[str]:
     """Yield "name=preview" for each argument."""
     names = _positional_names(spec)
@@ -67,8 +76,18 @@ def _positional_names(spec: TaskSpec[Any]) -> list[str]:
     """Return the names of the parameters that positional arguments go to, as far as they are known."""
     if spec.fn is None:
         return ["payload"]
+    bare = _bare(spec)
     try:
-        parameters = inspect.signature(_bare(spec)).parameters.values()
+        return _names_of(bare)
+    except TypeError:  # it cannot be hashed
+        return _names_of.__wrapped__(bare)
+
+
+@lru_cache(maxsize=64)  # a run has many tasks of few functions, and a signature takes 10 µs
+def _names_of(function: Callable[..., object]) -> list[str]:
+    """Return the names of the parameters of a function that may be given by position."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # builtins without a signature
         return []
     return [param.name for param in parameters if param.kind <= param.POSITIONAL_OR_KEYWORD]
@@ -76,6 +95,8 @@ def _positional_names(spec: TaskSpec[Any]) -> list[str]:
 
 def _preview(value: object) -> str:
     """Return a short text for one argument."""
+    if type(value) in _BRIEF:
+        return repr(value)
     try:
         return _SHORT.repr(value)
     except Exception:  # noqa: BLE001 - a user's __repr__ may raise anything

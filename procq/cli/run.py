@@ -8,16 +8,18 @@ shutdown.  It decides and writes; it never blocks elsewhere, so a signal is acte
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never, final
 
 from procq import loader
-from procq.cli import ending, feed, parameters, preview, producer, progress, summary
+from procq.cli import ending, parameters, preview, producer, progress, summary
 from procq.cli.entry import Entry
 from procq.cli.exits import CommandLineError, Exit
+from procq.cli.feed import Feed
 from procq.cli.intake import Intake
+from procq.cli.outputs import Outputs, about_entry
 from procq.cli.pertype import PerType, types_in
 from procq.cli.producer import Begun, Produced, Producer
 from procq.cli.progress import Progress, Snapshot
@@ -60,6 +62,8 @@ _POLICIES: Final[Mapping[str, Callable[[], object]]] = {
         }
     ),
 }
+#: Whoever waits so long for a run may want to know what took the time; `--durations` tells it of any.
+_LONG_RUN_S: Final = 10.0
 #: Failures shown as they happen; the closing block names some again, the numbers are all there.
 _FAILURES_SHOWN: Final = 200
 #: Running tasks named to somebody who asks.
@@ -77,6 +81,12 @@ class Spawned(NamedTuple):
     """The message that a task has spawned others."""
 
     handles: list[Handle[Any]]
+
+
+class Warned(NamedTuple):
+    """The message that something could not be written."""
+
+    text: str
 
 
 def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> int:
@@ -99,6 +109,7 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         raise CommandLineError("procq does not run on Windows yet (Linux; macOS best effort)", hint="use WSL")
     began_at = time.monotonic()
     terminal = standard_error(settings.color, ascii_only=settings.ascii_only)
+    terminal.is_mute = settings.as_json
     pertype = PerType(settings.sets, dict(settings.limits))
     entry = load()
     took_s = time.monotonic() - began_at
@@ -110,11 +121,15 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         work = producer.checked_iterator(entry, producer.call(entry, bound))
         is_list = isinstance(work, list)
         options = _queue_options(entry, settings)
+        feed = Feed()
         live = _live(settings, terminal, began_at)
         if live is not None:
-            feed.join(options, live.take)
-        queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
+            feed.add(live.take, what="the display")
+        outputs = stack.enter_context(Outputs(settings, feed))
+        queue = _queue(entry, settings, options, feed, is_list=is_list, began_at=began_at)
         steering = Steering(queue)
+        if is_list:
+            steering.keep_all_events()
         pertype.check_places(options["groups"], steering.capacity)
         results = None
         if settings.results is not None:
@@ -124,17 +139,25 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         pertype.know(types_in(entry, options))
         if not is_list and pertype.doubt():  # it may still be right, but to know that only hours later helps nobody
             terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
-        one = _Run(queue, steering, settings, terminal, began_at=began_at, results=results, live=live)
+        one = _Run(queue, steering, settings, terminal, began_at=began_at, results=results, outputs=outputs, live=live)
         steering.on_spawn(one.spawned)
         steering.give_spawned(settings.for_tasks(), pertype.options)
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
         if live is not None:
             live.heading, one.first_line = "".join(map(str, one.first_line)), ()
-        intake = Intake(queue, defaults=settings.for_tasks(), pertype=pertype, accepted=one.accepted)
+        intake = Intake(
+            queue, defaults=settings.for_tasks(), pertype=pertype, accepted=one.accepted, previews=feed.previews
+        )
+        about = {"command": command, **about_entry(entry), "params": dict(bound.given), "workers": queue.workers}
+        outputs.open(about, warn=one.warn)
         made = Producer(entry, work, intake, one.inbox)
         del work
         code = one.execute(made)
-    return code if code is not None else _no_tasks(entry, settings, terminal)
+        if code is None:
+            code = _no_tasks(entry, settings, terminal)
+            outputs.end(code, "no tasks", warn=one.warn)
+        one.say_warnings()
+    return code
 
 
 def _live(settings: RunSettings, terminal: Terminal, began_at: float) -> "Live | None":
@@ -146,7 +169,7 @@ def _live(settings: RunSettings, terminal: Terminal, began_at: float) -> "Live |
     is_wanted = settings.progress == "live" or (settings.progress == "auto" and settings.verbosity >= 0)
     if settings.progress == "live" and not terminal.is_live:
         raise CommandLineError("--progress=live: standard error is no terminal", hint="--progress=plain, or auto")
-    if not is_wanted or not terminal.is_live:
+    if not is_wanted or not terminal.is_live or settings.as_json:
         return None
     from procq.cli.live import Live  # noqa: PLC0415 - what most runs in a pipe don't need
 
@@ -173,8 +196,10 @@ def _queue_options(entry: Entry, settings: RunSettings) -> dict[str, Any]:
     return options
 
 
-def _queue(entry: Entry, settings: RunSettings, options: dict[str, Any], *, is_list: bool, began_at: float) -> Queue:
-    """Make the queue of a run.
+def _queue(
+    entry: Entry, settings: RunSettings, options: dict[str, Any], feed: Feed, *, is_list: bool, began_at: float
+) -> Queue:
+    """Make the queue of a run, which tells the feed.
 
     Raises:
         JobsFileError: `@procq.jobs` carries what a queue does not take.
@@ -190,6 +215,7 @@ def _queue(entry: Entry, settings: RunSettings, options: dict[str, Any], *, is_l
             bound = options.get("max_pending")
             if bound is None or isinstance(bound, int):  # anything else is left for the queue to refuse
                 options["max_pending"] = ahead if bound is None else min(ahead, bound)
+        options["on_event"] = feed.listener(options.get("on_event"))
         return Queue(**options)
     except TypeError as error:
         raise JobsFileError(
@@ -235,6 +261,7 @@ class _Run:
         *,
         began_at: float,
         results: "Results | None",
+        outputs: Outputs,
         live: "Live | None",
     ) -> None:
         self._queue = queue
@@ -242,6 +269,7 @@ class _Run:
         self._settings = settings
         self._terminal = terminal
         self._results = results
+        self._outputs = outputs
         self._began_at = began_at
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         #: what to say once the first task was accepted; empty when it was said
@@ -270,6 +298,10 @@ class _Run:
         """Note a task; called in the producer's thread."""
         if self._note(handle, spec):
             self._known += 1
+
+    def warn(self, text: str) -> None:
+        """Have something said that could not be written; called in any thread."""
+        self.inbox.put(Warned(text))
 
     def spawned(self, handles: list[Handle[Any]]) -> None:
         """Note tasks that a task has spawned; called in any thread, under the queue's lock."""
@@ -332,6 +364,8 @@ class _Run:
                     self._spawned += sum(self._note(handle, None) for handle in message.handles)
                 case Begun():
                     self._say_first_line()
+                case Warned():
+                    self._say_warning(message.text)
                 case Produced():
                     self._producer_ended(message)
                 case Stopped(report=ShutdownReport() as report):
@@ -485,6 +519,20 @@ class _Run:
                     step, self._ladder, running=running, limit=limit, oldest_s=oldest_s
                 )
 
+    def _say_warning(self, text: str) -> None:
+        """Say what could not be written."""
+        self._terminal.line(("warn", "warning:"), f" {text}")
+
+    def say_warnings(self) -> None:
+        """Say what was not said before the end."""
+        while True:
+            try:
+                message = self.inbox.get_nowait()
+            except Empty:
+                return
+            if isinstance(message, Warned):
+                self._say_warning(message.text)
+
     def _say_idle_groups(self) -> None:
         """Say which groups have got workers for nothing: most likely a name is misspelt."""
         for name, number in self._settings.groups:
@@ -537,11 +585,17 @@ class _Run:
             elapsed_s = time.monotonic() - self._began_at
             for line in summary.closing_lines(self._tally, verdict=verdict, elapsed_s=elapsed_s):
                 self._terminal.line(*line)
+            for line in self._further_lines(elapsed_s):
+                self._terminal.line(*line)
         if produced is not None and produced.complete:
             self._say_idle_groups()
         if error is not None:
             self._terminal.error(error)
         self._close_results()
+        number = self._ladder.signal if verdict == "interrupted" else None
+        # As a shell has it: a run that dies by a signal has no code of its own.
+        self._outputs.end(code if number is None else 128 + number, verdict, warn=self.warn)
+        self.say_warnings()
         if isinstance(error, InternalError):
             raise error
         if verdict == "interrupted":
@@ -549,6 +603,13 @@ class _Run:
             # Here, where further signals still do nothing: what is left to do is to die.
             return die_by(self._ladder.signal)
         return code
+
+    def _further_lines(self, elapsed_s: float) -> Iterator[summary.Line]:
+        """Yield what the closing block says last; what can be done next would come here."""
+        if self._settings.durations is not None or elapsed_s >= _LONG_RUN_S:
+            slowest = self._outputs.slowest.named()
+            if slowest:
+                yield summary.slowest_line(slowest)
 
     def _close_results(self) -> None:
         """Put the results on disk, and say so if that did not work."""

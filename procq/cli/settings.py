@@ -68,6 +68,13 @@ def _at_least_one(flag: str, text: str) -> int:
     return int(text)
 
 
+def _whole(flag: str, text: str) -> int:
+    """Read a whole number."""
+    if not text.isdecimal():
+        raise CommandLineError(f"{flag}={text}: must be a whole number")
+    return int(text)
+
+
 def _number_of(flag: str, text: str, *, form: str, hint: str = "") -> tuple[str, int]:
     """Read a name, of a group or a type, and a number of at least 1 for it."""
     name, _, number = text.rpartition("=")
@@ -334,6 +341,23 @@ class RunSettings:
     results: str | None = _flag(
         "--results", metavar="F.jsonl", help="write one line a task: id, status, value; - is standard output"
     )
+    #: a file, "-" for standard output, or "fd:N"
+    events: str | None = _flag(
+        "--events", metavar="F|-|fd:N", help="write each event as a line of JSON; - is standard output"
+    )
+    as_json: bool = _switch(("--json", True, "--events -, and no other words but errors"), default=False)
+    trace: str | None = _flag("--trace", metavar="F", help="add one line an attempt to this table (TSV)")
+    durations: int | None = _flag(
+        "--durations",
+        read=_whole,
+        metavar="N",
+        help="name the N slowest tasks at the end (5 after a run of 10s or more)",
+    )
+    state: str | None = _flag("--state", metavar="DIR", help="where runs keep their state (.procq)")
+    no_state: bool = _switch(("--no-state", True, "keep none"), default=False)
+    keep_runs: int | None = _flag(
+        "--keep-runs", read=_at_least_one, metavar="N", help="runs whose state is kept, this one included (20)"
+    )
     #: -1 quiet, 0, 1 verbose
     verbosity: int = _switch(("-q", -1, "only what went wrong"), ("-v", 1, "full tracebacks"), default=0)
     color: "ColorChoice" = _flag(  # noqa: RUF009 - as above
@@ -349,6 +373,11 @@ class RunSettings:
         "--interval", read=_positive_duration, metavar="D", help="between two looks (live: 0.2s; plain: 30s)"
     )
     ascii_only: bool = _switch(("--ascii", True, "nothing but ASCII in what is redrawn"), default=False)
+
+    @property
+    def events_target(self) -> str | None:
+        """Where events go: a file, "-" or "fd:N"; None: nowhere."""
+        return "-" if self.as_json else self.events
 
     def for_queue(self) -> dict[str, object]:
         """Return the parameters of `Queue` that were given."""
@@ -395,6 +424,7 @@ def settings_from(parsed: argparse.Namespace) -> RunSettings:
     for name in ("groups", "limits", "params", "sets"):
         values[name] = tuple(values[name])  # argparse appends to a list
     settings = RunSettings(**values)
+    _refuse_at_odds(settings)
     default = dict(settings.groups).get(DEFAULT_GROUP)
     if default is not None and settings.workers.is_given:
         raise CommandLineError(
@@ -402,6 +432,17 @@ def settings_from(parsed: argparse.Namespace) -> RunSettings:
             hint="give one of them",
         )
     return settings
+
+
+def _refuse_at_odds(settings: RunSettings) -> None:
+    """Refuse flags of which one undoes the other."""
+    if settings.as_json and settings.events is not None:
+        raise CommandLineError(f"--json and --events {settings.events}: --json is --events -", hint="give one of them")
+    if settings.events_target == "-" and settings.results == "-":
+        given = "--json" if settings.as_json else "--events -"
+        raise CommandLineError(f"{given} and --results - both write to standard output", hint="give one of them a file")
+    if settings.no_state and settings.state is not None:
+        raise CommandLineError(f"--no-state and --state {settings.state}", hint="give one of them")
 
 
 def _refuse_twice(flag: str, pairs: Sequence[tuple[str, int]]) -> None:

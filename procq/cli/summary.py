@@ -5,7 +5,7 @@ CANCELLED with `DependencyFailed`.
 """
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from procq.cli.ending import Ending, trimmed
@@ -122,6 +122,11 @@ def closing_lines(tally: Tally, *, verdict: Verdict, elapsed_s: float) -> Iterat
         named = tally.named[reason]
         for what in named if number <= len(named) else [_count(number, "task")]:
             yield (("warn", "  cancelled"), f"  {what}: {reason}")
+
+
+def slowest_line(slowest: Sequence[tuple[str, float]]) -> Line:
+    """Return the line that names the tasks with the longest attempts, by their ids."""
+    return (f"slowest: {', '.join(f'{task_id} {format_seconds(run_s)}' for task_id, run_s in slowest)}",)
 
 
 def _preposition(verdict: Verdict) -> str:

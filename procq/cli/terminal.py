@@ -91,9 +91,14 @@ class Terminal:
         color: What `--color` says.
         environment: The variables of the process.
         ascii_only: Whether nothing but ASCII may be in lines in place, whatever the stream could encode.
+
+    Attributes:
+        is_mute: Whether nothing is written but errors.
     """
 
-    __slots__ = ("_broken", "_colored", "_drawn", "_drawn_for", "_encoding", "_lines", "_size", "_stream", "is_live")
+    __slots__ = (
+        "_broken", "_colored", "_drawn", "_drawn_for", "_encoding", "_lines", "_size", "_stream", "is_live", "is_mute",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -104,6 +109,7 @@ class Terminal:
         ascii_only: bool = False,
     ) -> None:
         self._stream = stream
+        self.is_mute = False
         is_terminal = stream.isatty()
         self._colored = wants_color(color, is_terminal=is_terminal, environment=environment)
         #: Whether lines can be redrawn in place.
@@ -133,6 +139,10 @@ class Terminal:
 
     def line(self, *parts: Part) -> None:
         """Write one line, its parts each a text or a style with a text; above those in place."""
+        if not self.is_mute:
+            self._line(*parts)
+
+    def _line(self, *parts: Part) -> None:
         whole = "".join(self._painted(part) for part in parts)
         cleared, self._drawn = (_CLEAR if self._drawn else ""), self._drawing(self._lines)
         self._write(f"{cleared}{whole}\n{self._drawn}")
@@ -140,9 +150,9 @@ class Terminal:
     def error(self, error: BaseException | str) -> None:
         """Write what is wrong: its first line after "procq: error:", the others as they are."""
         first, *more = str(error).splitlines()
-        self.line(("bad", "procq: error:"), f" {first}")
+        self._line(("bad", "procq: error:"), f" {first}")
         for line in more:
-            self.line(line)
+            self._line(line)
 
     def in_place(self, lines: Sequence[Line]) -> None:
         """Show lines at the end of what was written, instead of those that stood there.

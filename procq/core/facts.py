@@ -51,7 +51,7 @@ class Facts:
     def __init__(self, find_room: Callable[[], bool], *, with_output: bool = False) -> None:
         self.new: list[Fact] = []
         self.weight = 0
-        self.limit = 0
+        self.limit: float = 0
         self.dropped = 0
         self.cpu_s = 0.0
         self._find_room = find_room

@@ -250,7 +250,6 @@ def test_B9_the_task_that_waits_for_slots_is_told(tmp_path: Path) -> None:
 def test_what_comes_beyond_the_bound_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue goes on meanwhile, and what is told has no gap in its numbers."""
     monkeypatch.setattr(events, "WAITING_MAX", 100)
-    monkeypatch.setattr(events, "_REOPEN_AT", 50)
     told: list[dict[str, object]] = []
     began, go_on = threading.Event(), threading.Event()
 
@@ -284,7 +283,6 @@ def test_what_comes_beyond_the_bound_is_dropped_and_counted(monkeypatch: pytest.
 
 def test_long_texts_count_for_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "WAITING_MAX", 1000)
-    monkeypatch.setattr(events, "_REOPEN_AT", 500)
     told: list[str] = []
     go_on = threading.Event()
 

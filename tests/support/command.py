@@ -1,15 +1,17 @@
 """Runs the command line as people do: as a process, its streams in pipes or on a terminal."""
 
+import contextlib
 import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -87,6 +89,16 @@ class Terminal:
 
     def resize(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Stop the command for a moment, and read all that it has sent until then."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        while self._read(time.monotonic()):
+            pass
+        yield
+        self.process.send_signal(signal.SIGCONT)
 
     def press_ctrl_c(self) -> None:
         os.write(self._master, b"\x03")

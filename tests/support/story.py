@@ -28,6 +28,9 @@ ENVELOPE: Final = Draft202012Validator({name: part for name, part in SCHEMA.item
 class Story:
     """Listens, validates each event, and follows every task by the moves that are legal (contract A2, A3).
 
+    Args:
+        of_a_command: Whether it is `procq run` that tells, which knows more than a queue.
+
     Attributes:
         events: All that was told.
         statuses: Where each task is by now, by its id; None: it was submitted, or replayed, and nothing else.
@@ -35,7 +38,8 @@ class Story:
         errors: What could not be so; `check` raises the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_a_command: bool = False) -> None:
+        self._of_a_command = of_a_command
         self.events: list[dict[str, Any]] = []
         self.statuses: dict[str, Status | None] = {}
         self.ends: dict[str, int] = {}
@@ -76,7 +80,7 @@ class Story:
         kind = event["ev"]
         problems = [*ENVELOPE.iter_errors(event), *VALIDATORS[kind].iter_errors(event)]
         assert not problems, f"{event}: {problems}"
-        known = {*SCHEMA["properties"], *SCHEMA["$defs"][kind]["properties"]}
+        known = {*SCHEMA["properties"], *SCHEMA["$defs"][kind]["properties" if self._of_a_command else "required"]}
         assert event.keys() == known, f"{event} has other fields than are told of"
         assert json.loads(json.dumps(event, allow_nan=False)) == event
         assert event["seq"] == len(self.events), "gap-free"
