@@ -85,6 +85,7 @@ COMMANDS: Final = {
     "run": "run a jobs file",
     "runs": "list past runs and those that are alive",
     "status": "show a run: tasks by status, what runs, what failed",
+    "logs": "show what the attempts of a task wrote",
     "trace": "write the attempts of a run as a table or a timeline",
     "version": "print the version",
 }

@@ -29,20 +29,50 @@ _PLACES: Final[Mapping[str, str]] = {
 _ENDED: Final = frozenset(status.value for status in TERMINAL)
 
 
-def events_in(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events in a file, those before a line that was cut off; none if there is no file."""
+@final
+class Tail:
+    """Reads a file of events that may still grow.
+
+    Args:
+        path: The file; it need not be there yet.
+    """
+
+    __slots__ = ("_offset", "_path")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        #: up to where whole lines were read
+        self._offset = 0
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the events that have come, those before a line that is not whole."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                event = _event(line)
+                if event is not None:
+                    yield event
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """Return the event that a line is; None if it is none, as after a write that failed halfway."""
     try:
-        file = path.open(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return
-    with file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                return
-            if isinstance(event, dict) and "ev" in event:
-                yield event
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "ev" in event else None
+
+
+def events_in(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events in a file, but for a line that is not whole; none if there is no file."""
+    return Tail(path).read()
 
 
 class Running(NamedTuple):
@@ -140,6 +170,10 @@ class Picture:
         for status in self.statuses.values():
             counts[status] += 1
         return counts
+
+    def has_ended(self, task_id: str) -> bool:
+        """Return whether a task is over."""
+        return self.statuses.get(task_id) in _ENDED
 
     def running(self) -> list[Running]:
         """Return what runs, or ran when the last event was told, longest first."""
