@@ -15,6 +15,7 @@ from procq.spec import OptionArguments
 OWN: Final = frozenset({"depends_on", "id", "type"})
 #: Parameters of `Queue` that a flag sets in a way of its own.
 _READ_APART: Final[Mapping[str, str]] = {
+    "capture": "--output HOW",
     "deadline": "--deadline D|HH:MM",
     "groups": "--group NAME=N",
     "limits": "--limit TYPE=N",
@@ -23,8 +24,8 @@ _READ_APART: Final[Mapping[str, str]] = {
 }
 #: Parameters of `Queue` that no flag sets: values that are hard to type, or of use to programs only.
 WITHOUT_FLAG: Final = frozenset({
-    "backoff", "breaker", "capture", "dead_letters", "durability", "engine", "handlers", "initargs", "initializer",
-    "journal", "max_pending_bytes", "on_event", "resources", "retention", "start_timeout",
+    "backoff", "breaker", "dead_letters", "durability", "engine", "handlers", "initargs", "initializer", "journal",
+    "max_pending_bytes", "on_event", "resources", "retention", "start_timeout",
 })  # fmt: skip
 #: What others call it, and what has to be known of the difference.
 _ELSEWHERE_CALLED: Final[Mapping[str, tuple[str, str]]] = {

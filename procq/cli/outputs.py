@@ -9,10 +9,10 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, cast, final
+from typing import TYPE_CHECKING, Final, Self, cast, final
 
 from procq.cli.exits import CommandLineError, Exit
 from procq.cli.feed import Feed
@@ -21,6 +21,9 @@ from procq.cli.settings import RunSettings
 from procq.cli.state import DEFAULT_DIRECTORY, DEFAULT_KEEP_RUNS, RunDirectory, StateDirectory, StateError
 from procq.errors import ProcqError
 from procq.events import Event, own_version
+
+if TYPE_CHECKING:
+    from procq.cli.captured import Wrote
 
 _STDOUT: Final = 1
 #: How many `slowest:` names where nobody says.
@@ -52,8 +55,8 @@ class Outputs:
     """
 
     __slots__ = (
-        "_about", "_events", "_feed", "_files", "_flusher", "_has_ended", "_settings", "_trace", "_wants_state",
-        "directory", "slowest",
+        "_about", "_events", "_feed", "_files", "_flusher", "_has_ended", "_is_output_broken", "_settings",
+        "_trace", "_wants_state", "directory", "slowest",
     )  # fmt: skip
 
     def __init__(self, settings: RunSettings, feed: Feed) -> None:
@@ -67,6 +70,8 @@ class Outputs:
         self._files: list[LineFile] = []
         self._flusher: Flusher | None = None
         self._has_ended = False
+        #: whether what attempts wrote could not be kept
+        self._is_output_broken = False
         if self._wants_state or settings.events_target is not None:
             from procq.cli.jsonline import line_of  # noqa: PLC0415 - json, which a run without events does not need
 
@@ -147,6 +152,18 @@ class Outputs:
         self.directory = directory
         self._feed.run = directory.id
         self._events.append(self._file(LineFile(descriptor, what=str(directory.events_path), warn=warn)))
+
+    def keep_output(self, task_id: str, attempts: "Sequence[Wrote]", *, warn: Warn) -> None:
+        """Keep what the attempts of a task wrote; after a write that failed no more."""
+        from procq.cli import captured  # noqa: PLC0415 - for runs that capture
+
+        if self.directory is None or self._is_output_broken:
+            return
+        try:
+            captured.keep(self.directory.output_path, task_id, attempts)
+        except OSError as error:
+            self._is_output_broken = True
+            warn(f"{self.directory.output_path} stopped: {error.strerror}")
 
     # --- the end -------------------------------------------------------------------------------
 

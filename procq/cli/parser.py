@@ -83,6 +83,10 @@ def command_parser() -> argparse.ArgumentParser:
 #: The commands and what they do.
 COMMANDS: Final = {
     "run": "run a jobs file",
+    "runs": "list past runs and those that are alive",
+    "status": "show a run: tasks by status, what runs, what failed",
+    "logs": "show what the attempts of a task wrote",
+    "trace": "write the attempts of a run as a table or a timeline",
     "report": "write the report of a run as one HTML file",
     "version": "print the version",
 }
@@ -104,6 +108,17 @@ def check_command(name: str) -> None:
     else:
         hint = f"commands are {', '.join(COMMANDS)}"
     raise CommandLineError(f"no such command: {name}", hint=hint)
+
+
+def add_state_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag of all commands that read what runs have left."""
+    parser.add_argument("--state", metavar="DIR", default=".procq", help="where runs keep their state (.procq)")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what all commands take that are about one run."""
+    parser.add_argument("run", metavar="RUN", nargs="?", help="the run's id or how it begins (default: the newest)")
+    add_state_flag(parser)
 
 
 def run_parser(prog: str = "procq run", *, with_target: bool = True) -> argparse.ArgumentParser:

@@ -477,8 +477,24 @@ class _Run:
                 self._tally.was_replaced()
             else:
                 self._tally.went_badly(end)
+        if self._settings.output is not None:
+            self._tell_output(handle)
         if self._results is not None:
             self._results.add(handle, error)
+
+    def _tell_output(self, handle: Handle[Any]) -> None:
+        """Keep what the attempts of a task wrote, and show it as `--output` says."""
+        from procq.cli import captured  # noqa: PLC0415 - for runs that capture
+
+        how, attempts = self._settings.output, handle.history
+        if how != "none":
+            self._outputs.keep_output(handle.id, attempts, warn=self.warn)
+        if how == "all":
+            for line in captured.shown(attempts):
+                self._terminal.line(("dim", f"{handle.id} | "), line)
+        elif how == "failed" and handle.status is Status.FAILED and self._settings.verbosity >= 0:
+            for line in captured.shown(attempts[-1:], most=captured.SHOWN_LINES):
+                self._terminal.line(("dim", "    | "), line)
 
     def _read_end(self, handle: Handle[Any], spec: TaskSpec[Any] | None) -> ending.Ending:
         """Return how a task ended that did not succeed."""

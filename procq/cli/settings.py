@@ -358,6 +358,12 @@ class RunSettings:
     keep_runs: int | None = _flag(
         "--keep-runs", read=_at_least_one, metavar="N", help="runs whose state is kept, this one included (20)"
     )
+    #: None: tasks write to the streams of the run
+    output: Literal["failed", "all", "none", "files"] | None = _flag(
+        "--output",
+        choices=("failed", "all", "none", "files"),
+        help="capture what tasks write: show it of failed ones, of all, drop it, or only keep it for procq logs",
+    )
     #: -1 quiet, 0, 1 verbose
     verbosity: int = _switch(("-q", -1, "only what went wrong"), ("-v", 1, "full tracebacks"), default=0)
     color: "ColorChoice" = _flag(  # noqa: RUF009 - as above
@@ -382,6 +388,8 @@ class RunSettings:
     def for_queue(self) -> dict[str, object]:
         """Return the parameters of `Queue` that were given."""
         given = self._given("queue")
+        if self.output is not None:
+            given["capture"] = True
         if given.get("max_failures") == KEEP_GOING:
             given["max_failures"] = None
         elif given.get("max_failures") == AT_FIRST:

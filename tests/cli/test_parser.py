@@ -151,7 +151,7 @@ def test_a_misspelt_flag_is_told_the_closest() -> None:
         ("--prioritie", "priority is an option of tasks: --set TYPE.priority=VALUE, "),
         ("--backoff", "backoff is an option of tasks: --set TYPE.backoff=VALUE, "),
         ("--id=a", "id is one task's own: my_task.using(id=...);"),
-        ("--capture", "capture has no flag: @procq.jobs(capture=...);"),
+        ("--capture", "did you mean `--output`?"),
         ("--max-pending-bytes=1GB", "max_pending_bytes has no flag: @procq.jobs(max_pending_bytes=...);"),
         ("--start-timeuot", "start_timeout has no flag: @procq.jobs(start_timeout=...);"),
     ],
@@ -227,7 +227,7 @@ def test_a_deadline_is_a_duration_or_the_next_time_the_clock_shows_it(text: str,
         ("vershon", "did you mean `procq version`?"),
         ("jobs.py", "did you mean `procq run jobs.py`?"),
         ("etl.py:nightly", "did you mean `procq run etl.py:nightly`?"),
-        ("zzz", "commands are run, report, version"),
+        ("zzz", "commands are run, runs, status, logs, trace, report, version"),
     ],
 )
 def test_a_misspelt_command_is_told_the_closest(command: str, hint: str) -> None:

@@ -140,7 +140,7 @@ def test_an_unknown_option_is_told_the_closest_and_all() -> None:
         ("clean.workers=4", "workers is not of single tasks but of the whole run: --workers N"),
         ("clean.lookahead=4", "lookahead is not of single tasks but of the whole run: --lookahead N"),
         ("clean.on_failure=kill", "on_failure is not of single tasks but of the whole run: --on-failure finish|kill"),
-        ("clean.capture=1", "capture is not of single tasks but of the whole run: @procq.jobs(capture=...)"),
+        ("clean.capture=1", "capture is not of single tasks but of the whole run: --output HOW"),
         ("resources=1", "resources is not of single tasks but of the whole run: @procq.jobs(resources=...)"),
         ("clean.id=4", "id is one task's own: clean.using(id=...)"),
         ("clean.retries=4", "did you mean `--set clean.max_attempts`? it counts the first try too"),

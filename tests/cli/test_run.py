@@ -1091,10 +1091,12 @@ def test_main_inside_a_worker_is_refused(write: Write, procq: Run) -> None:
 # --- nothing else --------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_no_file_behind(run: Run, tmp_path: Path) -> None:
-    run("good")
-
+def test_K2_a_run_leaves_no_file_behind_but_its_state(run: Run, tmp_path: Path) -> None:
+    run("good", "--no-state")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["jobs.py"]
+
+    run("good")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".procq", "jobs.py"]
 
 
 def test_a_reader_that_leaves_does_not_end_the_run(write: Write, tmp_path: Path) -> None:
