@@ -11,7 +11,8 @@ from typing import Any, Final, NoReturn
 from procq.cli.exits import CommandLineError
 from procq.cli.settings import add_flags
 
-_EXIT_CODES: Final = """\
+#: What the help of commands that run tasks ends with.
+EXIT_CODES: Final = """\
 exit codes:
   0  every task succeeded (retries included)
   1  a task failed or was cancelled, or was not started because of -x or --max-failures
@@ -81,7 +82,11 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 #: The commands and what they do.
-COMMANDS: Final = {"run": "run a jobs file", "version": "print the version"}
+COMMANDS: Final = {
+    "run": "run a jobs file",
+    "map": "call a function for each of some texts",
+    "version": "print the version",
+}
 
 
 def check_command(name: str) -> None:
@@ -112,7 +117,7 @@ def run_parser(prog: str = "procq run", *, with_target: bool = True) -> argparse
     parser = _RunParser(
         prog=prog,
         description="Run the tasks that a jobs file lists.",
-        epilog=_EXIT_CODES,
+        epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if with_target:

@@ -41,6 +41,7 @@ from procq.units import format_seconds
 from procq.vetting import workers_by_group
 
 if TYPE_CHECKING:
+    from procq.cli.printing import Printing
     from procq.cli.results import Results
     from procq.core.task import Task
 
@@ -76,13 +77,14 @@ class Spawned(NamedTuple):
     handles: list[Handle[Any]]
 
 
-def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> int:
+def run(load: Callable[[], Entry], settings: RunSettings, *, command: str, printing: "Printing | None" = None) -> int:
     """Run what an entry lists.
 
     Args:
         load: Finds the entry.
         settings: What the flags say.
         command: How the run is named in its first line.
+        printing: Gets the tasks that end, to print their values.
 
     Returns:
         The exit code.  An interrupted run does not return: the process dies by the signal.
@@ -119,6 +121,7 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         if not is_list and pertype.doubt():  # it may still be right, but to know that only hours later helps nobody
             terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
         one = _Run(queue, steering, settings, terminal, began_at=began_at, results=results)
+        one.printing = printing
         steering.on_spawn(one.spawned)
         steering.give_spawned(settings.for_tasks(), pertype.options)
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
@@ -133,8 +136,8 @@ def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
     """Say that there was nothing to do."""
     if settings.allow_empty:
         return Exit.OK
-    name = getattr(entry, "__name__", "the entry")
-    terminal.error(f"{name}() produced no tasks\n  hint: --allow-empty if that is fine")
+    nothing = getattr(entry, "nothing", f"{getattr(entry, '__name__', 'the entry')}() produced no tasks")
+    terminal.error(f"{nothing}\n  hint: --allow-empty if that is fine")
     return Exit.NO_TASKS
 
 
@@ -217,6 +220,8 @@ class _Run:
         self._settings = settings
         self._terminal = terminal
         self._results = results
+        #: prints values, for a run that does
+        self.printing: Printing | None = None
         self._began_at = began_at
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         #: what to say once the first task was accepted; empty when it was said
@@ -417,6 +422,9 @@ class _Run:
                 self._tally.went_badly(end)
         if self._results is not None:
             self._results.add(handle, error)
+        if self.printing is not None:
+            self._terminal.clear()  # both may be the same terminal
+            self.printing.add(handle, found[1])
 
     def _read_end(self, handle: Handle[Any], spec: TaskSpec[Any] | None) -> ending.Ending:
         """Return how a task ended that did not succeed."""
@@ -508,7 +516,11 @@ class _Run:
         return code
 
     def _close_results(self) -> None:
-        """Put the results on disk, and say so if that did not work."""
+        """Put the results where they belong to the last one, and say so if that did not work."""
+        if self.printing is not None:
+            self.printing.end()
+            if self.printing.warning is not None:
+                self._terminal.line(("warn", self.printing.warning))
         if self._results is not None:
             self._results.close()
             if self._results.warning is not None:

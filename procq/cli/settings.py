@@ -6,7 +6,7 @@ argparse and leaves, nothing that runs tasks, so that `--help` answers at once.
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import partial
@@ -373,9 +373,18 @@ class RunSettings:
         return {name: value for name, value in named if value is not None}
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add every flag, in the order of the settings."""
+def add_flags(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+    """Add every flag, in the order of the settings.
+
+    Args:
+        parser: Gets them.
+        without: Settings that have no flag here; they stay as they are when none is given.
+    """
     for setting in fields(RunSettings):
+        if setting.name in without:
+            _, how = setting.metadata["flags"][0]
+            parser.set_defaults(**{setting.name: how.get("default")})
+            continue
         flags: Sequence[tuple[Sequence[str], Mapping[str, Any]]] = setting.metadata["flags"]
         place = parser if len(flags) == 1 else parser.add_mutually_exclusive_group()
         for names, how in flags:
