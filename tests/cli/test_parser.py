@@ -227,7 +227,7 @@ def test_a_deadline_is_a_duration_or_the_next_time_the_clock_shows_it(text: str,
         ("vershon", "did you mean `procq version`?"),
         ("jobs.py", "did you mean `procq run jobs.py`?"),
         ("etl.py:nightly", "did you mean `procq run etl.py:nightly`?"),
-        ("zzz", "commands are run, version"),
+        ("zzz", f"commands are {', '.join(COMMANDS)}"),
     ],
 )
 def test_a_misspelt_command_is_told_the_closest(command: str, hint: str) -> None:
