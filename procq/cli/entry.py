@@ -158,6 +158,14 @@ def _own_functions(module: ModuleType) -> Iterator[tuple[str, Entry]]:
             yield name, value
 
 
+def entries_in(module: ModuleType) -> Iterator[tuple[str, Entry]]:
+    """Yield the functions of a module that may be entries, in their order."""
+    for name, function in _own_functions(module):
+        bare = inspect.unwrap(function)
+        if not name.startswith("_") and not inspect.iscoroutinefunction(bare) and not inspect.isasyncgenfunction(bare):
+            yield name, function
+
+
 def _candidates(module: ModuleType, target: Target) -> str:
     """List the functions that might be entries, with what to type for the first."""
     names = [name for name, _ in _own_functions(module) if not name.startswith("_")]

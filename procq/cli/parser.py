@@ -85,6 +85,8 @@ def command_parser() -> argparse.ArgumentParser:
 COMMANDS: Final = {
     "run": "run a jobs file",
     "map": "call a function for each of some texts",
+    "show": "list entries, parameters and task functions of a jobs file",
+    "graph": "draw what a jobs file would run",
     "version": "print the version",
 }
 
@@ -121,7 +123,12 @@ def run_parser(prog: str = "procq run", *, with_target: bool = True) -> argparse
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if with_target:
-        parser.add_argument("target", metavar="FILE[:ENTRY]", help="the jobs file, and which of its functions")
-        parser.add_argument("-m", dest="is_module", action="store_true", help="FILE is a module's dotted name")
+        add_target(parser)
     add_flags(parser)
     return parser
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Have FILE[:ENTRY] named, or a module with -m."""
+    parser.add_argument("target", metavar="FILE[:ENTRY]", help="the jobs file, and which of its functions")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="FILE is a module's dotted name")

@@ -5,10 +5,11 @@ their handlers, tasks that ended by their done-callbacks, the producer's end, th
 shutdown.  It decides and writes; it never blocks elsewhere, so a signal is acted on at once.
 """
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never, final
@@ -103,15 +104,22 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str, print
     took_s = time.monotonic() - began_at
     if took_s > _SLOW_IMPORT_S:
         terminal.line(("warn", "warning:"), f" loading took {format_seconds(took_s)}, and every worker does it too")
-    bound = parameters.bind(entry, settings.params)
+    bound = parameters.bind(entry, settings.params, file=settings.params_file)
     with ExitStack() as stack:
         # The entry is called first: its mistakes must not cost the results of the run before.
         work = producer.checked_iterator(entry, producer.call(entry, bound))
+        if settings.first is not None:
+            work = producer.first(work, settings.first)
         is_list = isinstance(work, list)
         options = _queue_options(entry, settings)
         queue = _queue(entry, settings, options, is_list=is_list, began_at=began_at)
         steering = Steering(queue)
         pertype.check_places(options["groups"], steering.capacity)
+        if settings.dry_run:
+            pertype.know(types_in(entry, options))
+            return _dry_run(entry, work, queue, settings, terminal, pertype=pertype)
+        if settings.nice is not None:  # here, as what is wrong so far should be told at once; workers inherit it
+            os.nice(settings.nice)
         results = None
         if settings.results is not None:
             from procq.cli.results import Results  # noqa: PLC0415 - json, which most runs don't need
@@ -130,6 +138,33 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str, print
         del work
         code = one.execute(made)
     return code if code is not None else _no_tasks(entry, settings, terminal)
+
+
+def _dry_run(
+    entry: Entry,
+    work: Iterator[object] | list[TaskSpec[Any]],
+    queue: Queue,
+    settings: RunSettings,
+    terminal: Terminal,
+    *,
+    pertype: PerType,
+) -> int:
+    """List what would run; run nothing."""
+    from procq.cli.data import Output  # noqa: PLC0415 - only for this
+    from procq.cli.dryrun import Listing, UnreadError  # noqa: PLC0415
+
+    with Output() as output:
+        listing = Listing(output)
+        listing.intake = Intake(queue, defaults=settings.for_tasks(), pertype=pertype, accepted=listing.accepted)
+        try:
+            Producer(entry, work, listing.intake, SimpleQueue()).feed_here()
+        except UnreadError:
+            return Exit.OK
+    if not listing.total:
+        return _no_tasks(entry, settings, terminal)
+    if settings.verbosity >= 0:
+        terminal.line(listing.closing_line())
+    return Exit.OK
 
 
 def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
@@ -163,7 +198,9 @@ def _queue(entry: Entry, settings: RunSettings, options: dict[str, Any], *, is_l
     name = getattr(entry, "__name__", "the entry")
     try:
         options["groups"] = workers_of(settings, options.pop("workers", None), options.get("groups"))
-        if not is_list and (settings.lookahead is not None or "max_pending" not in options):
+        if settings.dry_run:  # nothing ever makes room in it
+            options.pop("max_pending", None)
+        elif not is_list and (settings.lookahead is not None or "max_pending" not in options):
             workers = sum(options["groups"].values())
             ahead = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
             bound = options.get("max_pending")

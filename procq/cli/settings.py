@@ -25,6 +25,8 @@ _DURATION_HINT: Final = "write 250ms, 1.5s, 5m or 1h30m"
 KEEP_GOING: Final = 0
 #: What -x sets, apart from the 1 of --max-failures 1, so that messages can name the flag that was given.
 AT_FIRST: Final = "first"
+#: What POSIX has at most.
+_NICEST: Final = 19
 _CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
@@ -65,6 +67,13 @@ def _at_least_one(flag: str, text: str) -> int:
     """Read a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise CommandLineError(f"{flag}={text}: must be a whole number of at least 1")
+    return int(text)
+
+
+def _niceness(flag: str, text: str) -> int:
+    """Read by how much a process is to be nicer."""
+    if not text.isdecimal() or not 1 <= int(text) <= _NICEST:
+        raise CommandLineError(f"{flag}={text}: must be a whole number from 1 to {_NICEST}")
     return int(text)
 
 
@@ -173,10 +182,13 @@ def _flag(
 
 
 def _switch(*flags: tuple[str, object, str], default: object) -> Any:  # noqa: ANN401
-    """Declare flags without a value, of which one may be given: each with what it sets, and what that does."""
+    """Declare flags without a value, of which one may be given: each with what it sets, and what that does.
+
+    A flag with two names has them in one text.
+    """
     ways = [
-        ((name,), {"action": "store_const", "const": value, "default": default, "help": what})
-        for name, value, what in flags
+        (tuple(names.split()), {"action": "store_const", "const": value, "default": default, "help": what})
+        for names, value, what in flags
     ]
     return field(metadata={"flags": ways, "queue": "", "task": ""})
 
@@ -213,6 +225,16 @@ class RunSettings:
     )
     params: Sequence[str] = _flag(
         "-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the entry; again for a list"
+    )
+    params_file: str | None = _flag(
+        "--params-file", metavar="F.toml|json", help="parameters of the entry from a file; -p wins over it"
+    )
+    #: None: all of them
+    first: int | None = _flag(
+        "--first", read=_at_least_one, metavar="N", help="only the first N tasks of the entry, and what they need"
+    )
+    dry_run: bool = _switch(
+        ("-n --dry-run", True, "list what would run, to standard output; run nothing"), default=False
     )
     max_attempts: int | None = _flag(
         "--max-attempts",
@@ -329,6 +351,9 @@ class RunSettings:
         metavar="N",
         help="tasks read ahead of the workers (1000, or 20 a worker if that is more)",
     )
+    nice: int | None = _flag(
+        "--nice", read=_niceness, metavar="N", help="lower the priority of the run's processes by N"
+    )
     allow_empty: bool = _switch(("--allow-empty", True, "no tasks is fine"), default=False)
     #: a file, or "-" for standard output
     results: str | None = _flag(
@@ -373,15 +398,18 @@ class RunSettings:
         return {name: value for name, value in named if value is not None}
 
 
-def add_flags(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+def add_flags(
+    parser: argparse.ArgumentParser, *, without: Collection[str] = (), only: Collection[str] | None = None
+) -> None:
     """Add every flag, in the order of the settings.
 
     Args:
         parser: Gets them.
         without: Settings that have no flag here; they stay as they are when none is given.
+        only: If given, the only settings that have.
     """
     for setting in fields(RunSettings):
-        if setting.name in without:
+        if setting.name in without or (only is not None and setting.name not in only):
             _, how = setting.metadata["flags"][0]
             parser.set_defaults(**{setting.name: how.get("default")})
             continue

@@ -11,7 +11,7 @@ from procq.cli.parser import EXIT_CODES, CommandParser
 from procq.cli.settings import add_flags, settings_from
 
 #: Settings that speak of the parameters of an entry, which a function that is called for items has not.
-WITHOUT: Final = ("params",)
+WITHOUT: Final = ("params", "params_file")
 
 _DESCRIPTION: Final = """\
 Call a function for each item, in worker processes.  Items are the arguments, or the lines of standard
