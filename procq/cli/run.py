@@ -160,6 +160,8 @@ def _dry_run(
             Producer(entry, work, listing.intake, SimpleQueue()).feed_here()
         except UnreadError:
             return Exit.OK
+        finally:
+            queue.shutdown(timeout=0, mode="kill")
     if not listing.total:
         return _no_tasks(entry, settings, terminal)
     if settings.verbosity >= 0:
