@@ -73,7 +73,7 @@ def command_parser() -> argparse.ArgumentParser:
         usage="procq COMMAND ...",
         description="Run CPU-heavy Python on all cores, and know what happened to every piece.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<9} {what}" for name, what in COMMANDS.items())
+        + "\n".join(f"  {name:<11} {what}" for name, what in COMMANDS.items())
         + "\n\nprocq COMMAND --help tells more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -87,6 +87,8 @@ COMMANDS: Final = {
     "map": "call a function for each of some texts",
     "show": "list entries, parameters and task functions of a jobs file",
     "graph": "draw what a jobs file would run",
+    "completion": "print the completion script of a shell",
+    "doctor": "say what this machine gives procq, and what it lacks",
     "version": "print the version",
 }
 
