@@ -4,11 +4,13 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, final
 
+from procq.cli.configuration import read
 from procq.cli.exits import CommandLineError
 from procq.cli.parser import EXIT_CODES, CommandParser
-from procq.cli.settings import add_flags, settings_from
+from procq.cli.settings import add_flags
 
 #: Settings that speak of the parameters of an entry, which a function that is called for items has not.
 WITHOUT: Final = ("params", "params_file")
@@ -55,8 +57,7 @@ def map_parser() -> argparse.ArgumentParser:
 
 def execute(arguments: list[str]) -> int:
     """Call a function for each item."""
-    parsed = map_parser().parse_args(arguments)
-    settings = settings_from(parsed)
+    parsed, settings = read(map_parser(), arguments, near=_folder)
     if not parsed.words:
         raise CommandLineError("no function given", hint="procq map conv.py:to_parquet a.csv b.csv")
     from procq.cli.items import Items, load_function, read_target  # noqa: PLC0415 - after the flags are known to be right
@@ -74,6 +75,12 @@ def execute(arguments: list[str]) -> int:
         command=f"procq map {typed}",
         printing=printing,
     )
+
+
+def _folder(parsed: Any) -> Path:  # noqa: ANN401 - what argparse makes
+    """Return the folder of the file that is named; of a module that is where it is called."""
+    name = parsed.words[0].rpartition(":")[0] if parsed.words else ""
+    return Path(name).parent if name.endswith(".py") or "/" in name else Path()
 
 
 def _items(words: list[str], *, null: bool) -> Iterable[str]:
