@@ -86,11 +86,11 @@ def _run_script(entry: "Callable[[], Entry]", arguments: list[str]) -> int:
     """Run the entry of a script."""
     from pathlib import Path  # noqa: PLC0415
 
+    from procq.cli.configuration import read  # noqa: PLC0415
     from procq.cli.parser import run_parser  # noqa: PLC0415
-    from procq.cli.settings import settings_from  # noqa: PLC0415
 
     prog = f"python {Path(sys.argv[0]).name}"
-    settings = settings_from(run_parser(prog, with_target=False).parse_args(arguments))
+    _, settings = read(run_parser(prog, with_target=False), arguments, near=lambda _: Path(sys.argv[0]).parent)
     from procq.cli.run import run  # noqa: PLC0415
 
     return run(entry, settings, command=prog)

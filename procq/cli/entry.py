@@ -105,11 +105,39 @@ def _checked(module: ModuleType, name: str, target: Target) -> Entry:
             f"{name} in {target.shown} is a task function, not an entry",
             hint=f"an entry is a plain function that returns tasks: def jobs(): return [{name}.spec(...)]",
         )
-    if isinstance(entry, type) or not callable(entry):
+    if isinstance(entry, type):
         raise JobsFileError(f"{name} in {target.shown} is no function but {_kind(entry)}")
-    if inspect.iscoroutinefunction(entry) or inspect.isasyncgenfunction(entry):
+    return _plain(entry, name, target)
+
+
+def callable_in(module: ModuleType, name: str, target: Target) -> Callable[..., object]:
+    """Return what a module has under a name, if tasks can be calls of it: a function, a task function or a class.
+
+    Raises:
+        JobsFileError: There is nothing of that name, or it cannot be called.
+    """
+    if hasattr(module, name):
+        return _plain(getattr(module, name), name, target)
+    known = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+    close = difflib.get_close_matches(name, known, n=1)
+    raise JobsFileError(
+        f"{target.shown} has no function called {name!r}",
+        hint=f"did you mean `{close[0]}`?" if close else f"it has {', '.join(known) or 'none'}",
+    )
+
+
+def _plain(value: object, name: str, target: Target) -> Callable[..., object]:
+    """Return a value if a call of it does what it says.
+
+    Raises:
+        JobsFileError: It cannot be called, or a call would only make a coroutine.
+    """
+    if not callable(value):
+        raise JobsFileError(f"{name} in {target.shown} is no function but {_kind(value)}")
+    bare = inspect.unwrap(value)
+    if inspect.iscoroutinefunction(bare) or inspect.isasyncgenfunction(bare):
         raise JobsFileError(f"{name} is an async function; procq runs plain functions", hint="asyncio.run inside it")
-    return entry
+    return value
 
 
 def _kind(value: object) -> str:
@@ -128,6 +156,14 @@ def _own_functions(module: ModuleType) -> Iterator[tuple[str, Entry]]:
         own = getattr(value, "__module__", None) == module.__name__
         if own and callable(value) and not isinstance(value, type) and not _is_task_function(value):
             yield name, value
+
+
+def entries_in(module: ModuleType) -> Iterator[tuple[str, Entry]]:
+    """Yield the functions of a module that may be entries, in their order."""
+    for name, function in _own_functions(module):
+        bare = inspect.unwrap(function)
+        if not name.startswith("_") and not inspect.iscoroutinefunction(bare) and not inspect.isasyncgenfunction(bare):
+            yield name, function
 
 
 def _candidates(module: ModuleType, target: Target) -> str:

@@ -75,13 +75,17 @@ class Intake:
         """Types of which a task had no stable id."""
         return self._namer.unstable_types
 
+    def has_stable_id(self, spec: Spec) -> bool:
+        """Return whether a spec that was taken has an id that is the same in every run."""
+        return self._ids.get(spec) is not None
+
     def take_all(self, specs: Sequence[Spec]) -> None:
         """Submit a whole list and what it needs; it is checked before any of it is accepted.
 
         Raises:
             UsageError: As `Queue.submit_many`.
         """
-        batch = _with_needs(specs, self._made.__contains__)
+        batch = with_needs(specs, self._made.__contains__)
         self._pertype.know(spec.type for spec in batch)
         self._pertype.check()
         self._submit(batch)
@@ -94,9 +98,9 @@ class Intake:
         Raises:
             UsageError: As `Queue.submit`.
         """
-        for one in _with_needs([spec], self._made.__contains__):
+        for one in with_needs([spec], self._made.__contains__):
             self._pertype.know((one.type,))
-            if any(need in self._held for need in _needs(one)):
+            if any(need in self._held for need in needs_of(one)):
                 self._held[one] = None
                 continue
             try:
@@ -111,7 +115,7 @@ class Intake:
             UsageError: As `Queue.submit_many`; a name that is still unknown among them, or a type that a flag names.
         """
         held, self._held = list(self._held), {}
-        self._submit(_with_needs(held, self._made.__contains__))
+        self._submit(with_needs(held, self._made.__contains__))
         self._pertype.check()
 
     def _submit(self, batch: list[Spec]) -> None:
@@ -206,17 +210,17 @@ def _located(error: CycleError, twins: Mapping[Spec, Spec]) -> JobsFileError:
     )
 
 
-def _with_needs(specs: Iterable[Spec], is_known: Callable[[Spec], bool]) -> list[Spec]:
+def with_needs(specs: Iterable[Spec], is_known: Callable[[Spec], bool]) -> list[Spec]:
     """Return specs and all the unknown specs they need, each once and after those it needs.
 
     Raises:
         CycleError: An argument leads back to its own spec.
     """
     roots = (spec for spec in specs if not is_known(spec))
-    return needs_first(roots, lambda spec: [need for need in _needs(spec) if not is_known(need)], TaskSpec.label)
+    return needs_first(roots, lambda spec: [need for need in needs_of(spec) if not is_known(need)], TaskSpec.label)
 
 
-def _needs(spec: Spec) -> Iterator[Spec]:
+def needs_of(spec: Spec) -> Iterator[Spec]:
     """Yield the specs that a spec needs: in its arguments, and in `depends_on`."""
     return _specs_in([*spec.args, *spec.kwargs.values(), *spec.options.depends_on])
 

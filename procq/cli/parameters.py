@@ -44,12 +44,52 @@ class Bound:
     given: Mapping[str, str]  #: what was typed, by parameter, for the start line
 
 
-def bind(entry: Callable[..., object], assignments: Sequence[str]) -> Bound:
-    """Make the arguments of `entry` from what `-p` was given.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """What may be known of a parameter before it is set.
+
+    Attributes:
+        name: Its name.
+        kind: The kind of its values, as help texts have it: "DATE", "red|green".
+        is_list: Whether `-p` may be repeated for it.
+        is_required: Whether it has no default.
+        default: That, as one would type it; None where there is none, or where it is None.
+    """
+
+    name: str
+    kind: str
+    is_list: bool
+    is_required: bool
+    default: str | None
+
+
+def parameters_of(entry: Callable[..., object]) -> list[Parameter]:
+    """Return the parameters of an entry that `-p` sets, in their order."""
+    found: list[Parameter] = []
+    for name, param in _signature(entry).parameters.items():
+        if param.kind in _VARIABLE:
+            continue
+        annotation = _annotation(entry, param)
+        is_required = param.default is param.empty
+        found.append(
+            Parameter(
+                name=name,
+                kind=_placeholder(annotation),
+                is_list=_item_of_list(annotation) is not None,
+                is_required=is_required,
+                default=None if is_required or param.default is None else _default(param.default),
+            )
+        )
+    return found
+
+
+def bind(entry: Callable[..., object], assignments: Sequence[str], *, file: str | None = None) -> Bound:
+    """Make the arguments of `entry` from what `-p` and `--params-file` were given.
 
     Args:
         entry: The entry function.
         assignments: Each "NAME=VALUE"; a name comes again only for a `list[...]`.
+        file: The path of a file with values for parameters that no assignment names.
 
     Raises:
         CommandLineError: A name or a value is wrong, or a parameter without default is missing.
@@ -59,6 +99,15 @@ def bind(entry: Callable[..., object], assignments: Sequence[str]) -> Bound:
     signature = _signature(entry)
     takes = {key: param for key, param in signature.parameters.items() if param.kind not in _VARIABLE}
     texts = _grouped(assignments, takes, entry_name=name)
+    where = {key: f"-p {key}" for key in texts}
+    if file is not None:
+        from procq.cli import paramsfile  # noqa: PLC0415 - json, which most runs don't need
+
+        for key, values in paramsfile.read(file).items():
+            if key not in takes:
+                raise CommandLineError(f"{file}: {name} has no parameter {key!r}", hint=_known(key, list(takes)))
+            if key not in texts:
+                texts[key], where[key] = values, f"{file}: {key}"
     missing = [key for key, param in takes.items() if key not in texts and param.default is param.empty]
     if missing:
         wanted = " ".join(f"-p {key}={_placeholder(_annotation(entry, takes[key]))}" for key in missing)
@@ -66,7 +115,7 @@ def bind(entry: Callable[..., object], assignments: Sequence[str]) -> Bound:
     arguments = inspect.BoundArguments(signature, {})
     for key, param in takes.items():
         if key in texts:
-            arguments.arguments[key] = _value(entry, param, texts[key])
+            arguments.arguments[key] = _value(entry, param, texts[key], where=where[key])
     arguments.apply_defaults()
     given = {key: ",".join(values) for key, values in texts.items()}
     return Bound(args=arguments.args, kwargs=arguments.kwargs, given=given)
@@ -124,8 +173,14 @@ def _default(value: object) -> str:
     return str(value)
 
 
-def _value(entry: Callable[..., object], param: inspect.Parameter, texts: list[str]) -> object:
+def _value(entry: Callable[..., object], param: inspect.Parameter, texts: list[str], *, where: str) -> object:
     """Read the value of one parameter.
+
+    Args:
+        entry: Whose parameter.
+        param: The parameter.
+        texts: What was given.
+        where: How messages name what was given: "-p day".
 
     Raises:
         CommandLineError: A text is no such value.
@@ -133,16 +188,16 @@ def _value(entry: Callable[..., object], param: inspect.Parameter, texts: list[s
     """
     annotation = _annotation(entry, param)
     item = _item_of_list(annotation)
-    if item is None and len(texts) > 1:
+    if item is None and len(texts) != 1:
         raise CommandLineError(
-            f"-p {param.name}: given {len(texts)} times", hint="only a list[...] parameter takes several values"
+            f"{where}: given {len(texts)} times", hint="only a list[...] parameter takes several values"
         )
     values: list[object] = []
     for text in texts:
         try:
             values.append(_read(annotation if item is None else item, text))
         except _Unreadable as error:
-            raise CommandLineError(f"-p {param.name}={text}: {error}") from None
+            raise CommandLineError(f"{where}={text}: {error}") from None
         except _Unsupported as error:
             raise JobsFileError(
                 f"parameter {param.name!r} of {getattr(entry, '__name__', 'the entry')}: {error}",

@@ -11,7 +11,8 @@ from typing import Any, Final, NoReturn
 from procq.cli.exits import CommandLineError
 from procq.cli.settings import add_flags
 
-_EXIT_CODES: Final = """\
+#: What the help of commands that run tasks ends with.
+EXIT_CODES: Final = """\
 exit codes:
   0  every task succeeded (retries included)
   1  a task failed or was cancelled, or was not started because of -x or --max-failures
@@ -72,7 +73,7 @@ def command_parser() -> argparse.ArgumentParser:
         usage="procq COMMAND ...",
         description="Run CPU-heavy Python on all cores, and know what happened to every piece.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<9} {what}" for name, what in COMMANDS.items())
+        + "\n".join(f"  {name:<11} {what}" for name, what in COMMANDS.items())
         + "\n\nprocq COMMAND --help tells more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -83,11 +84,16 @@ def command_parser() -> argparse.ArgumentParser:
 #: The commands and what they do.
 COMMANDS: Final = {
     "run": "run a jobs file",
+    "map": "call a function for each of some texts",
+    "show": "list entries, parameters and task functions of a jobs file",
+    "graph": "draw what a jobs file would run",
     "runs": "list past runs and those that are alive",
     "status": "show a run: tasks by status, what runs, what failed",
     "logs": "show what the attempts of a task wrote",
     "trace": "write the attempts of a run as a table or a timeline",
     "report": "write the report of a run as one HTML file",
+    "completion": "print the completion script of a shell",
+    "doctor": "say what this machine gives procq, and what it lacks",
     "version": "print the version",
 }
 
@@ -131,11 +137,16 @@ def run_parser(prog: str = "procq run", *, with_target: bool = True) -> argparse
     parser = _RunParser(
         prog=prog,
         description="Run the tasks that a jobs file lists.",
-        epilog=_EXIT_CODES,
+        epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if with_target:
-        parser.add_argument("target", metavar="FILE[:ENTRY]", help="the jobs file, and which of its functions")
-        parser.add_argument("-m", dest="is_module", action="store_true", help="FILE is a module's dotted name")
+        add_target(parser)
     add_flags(parser)
     return parser
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Have FILE[:ENTRY] named, or a module with -m."""
+    parser.add_argument("target", metavar="FILE[:ENTRY]", help="the jobs file, and which of its functions")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="FILE is a module's dotted name")

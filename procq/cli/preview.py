@@ -50,10 +50,13 @@ _SHORT: Final = _Short()
 
 def label(spec: TaskSpec[Any]) -> str:
     """Return "clean(raw=ber/4.csv)", after the id if the user chose one: "clean/4 clean(raw=...)"."""
-    call = f"{spec.type}({', '.join(_arguments(spec))})"
-    if len(call) > _CALL_CHARS:
-        call = call[: _CALL_CHARS - 4] + "...)"
-    return call if spec.options.id is None else f"{spec.options.id} {call}"
+    return call(spec) if spec.options.id is None else f"{spec.options.id} {call(spec)}"
+
+
+def call(spec: TaskSpec[Any]) -> str:
+    """Return "clean(raw=ber/4.csv)"."""
+    text = f"{spec.type}({', '.join(_arguments(spec))})"
+    return text if len(text) <= _CALL_CHARS else text[: _CALL_CHARS - 4] + "...)"
 
 
 def arguments(spec: TaskSpec[Any]) -> str:

@@ -83,6 +83,36 @@ def checked_iterator(entry: Entry, produced: object) -> Iterator[object] | list[
         ) from None
 
 
+def first(work: Iterator[object] | list[TaskSpec[Any]], number: int) -> Iterator[object] | list[TaskSpec[Any]]:
+    """Return the first so many of what an entry produced; of a generator no more are asked for."""
+    return work[:number] if isinstance(work, list) else _first(work, number)
+
+
+def _first(work: Iterator[object], number: int) -> Iterator[object]:
+    """Yield the first so many, and let the generator clean up after them."""
+    try:
+        yield from itertools.islice(work, number)
+    finally:
+        _close(work)
+
+
+def specs(entry: Entry, work: Iterator[object] | list[TaskSpec[Any]]) -> Iterator[TaskSpec[Any]]:
+    """Yield what an entry produced, for a command that submits none of it.
+
+    Raises:
+        JobsFileError: Its generator raised, or yielded what is no task.
+    """
+    items = iter(work)
+    for number in itertools.count(1):
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except (Exception, SystemExit) as error:
+            raise _blamed(entry, error) from error
+        yield _checked(entry, item, number, verb="yielded")
+
+
 def _checked(entry: Entry, item: object, number: int, *, verb: str) -> TaskSpec[Any]:
     """Return the item if it is a spec.
 
@@ -96,6 +126,14 @@ def _checked(entry: Entry, item: object, number: int, *, verb: str) -> TaskSpec[
     else:
         what, hint = _kind(item), _CALLING_HINT.format(name="my_task")
     raise JobsFileError(f"{_name(entry)} {verb} {what} (item {number}), expected a TaskSpec", hint=hint)
+
+
+def _close(items: Iterator[object]) -> None:
+    """Let the user's generator clean up; what it raises then interests nobody any more."""
+    close = getattr(items, "close", None)
+    if close is not None:
+        with suppress(Exception):  # no more is wanted of it
+            close()
 
 
 def _kind(value: object) -> str:
@@ -135,6 +173,21 @@ class Producer:
         """Begin to feed."""
         self._thread.start()
 
+    def feed_here(self) -> None:
+        """Feed in the calling thread, in place of starting.
+
+        Raises:
+            UsageError: Something is wrong with what the entry produces.
+        """
+        work, self._work = self._work, None
+        assert work is not None, "done once"
+        if isinstance(work, list):
+            self._feed_all(work)
+            return
+        for spec in specs(self._entry, work):
+            self._take(spec)
+        self._intake.finish()
+
     def stop(self) -> None:
         """Take no further item; one that is being made or submitted is not waited for."""
         self._stopped = True
@@ -171,7 +224,7 @@ class Producer:
         """Pull and submit one item after the other; return whether all were."""
         for number in itertools.count(1):
             if self._stopped:
-                self._close(items)
+                _close(items)
                 return False
             try:
                 item = next(items)
@@ -193,10 +246,3 @@ class Producer:
             raise
         except UsageError as error:
             raise JobsFileError(str(error), where=f"{preview.label(spec)}  {preview.place(spec)}".rstrip()) from error
-
-    def _close(self, items: Iterator[object]) -> None:
-        """Let the user's generator clean up; what it raises then interests nobody any more."""
-        close = getattr(items, "close", None)
-        if close is not None:
-            with suppress(Exception):  # the run is being stopped already
-                close()

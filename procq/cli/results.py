@@ -74,10 +74,10 @@ class Results:
             return
         row: dict[str, object] = {"id": handle.id, "status": str(handle.status)}
         if handle.status is Status.SUCCEEDED:
-            row |= _value(handle)
+            row |= value_of(handle)
         else:
             row["error"] = error
-        line = _text(row) + "\n"
+        line = json_text(row) + "\n"
         self._guarded(lambda: self._file.write(line))
 
     def _guarded(self, write: Any) -> None:  # noqa: ANN401 - any call without arguments
@@ -89,18 +89,18 @@ class Results:
             self.warning = f"warning: --results stopped: {error}"
 
 
-def _text(row: dict[str, object]) -> str:
+def json_text(value: object) -> str:
     """Return JSON that can be written as UTF-8: a file's name that is none holds lone surrogates."""
-    text = json.dumps(row, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError:
-        return json.dumps(row)
+        return json.dumps(value)
     return text
 
 
-def _value(handle: Finished) -> dict[str, object]:
-    """Return the value as JSON has it, or as text."""
+def value_of(handle: Finished) -> dict[str, object]:
+    """Return the value of a task that succeeded, as JSON has it under "value" or as text under "repr"."""
     try:
         value = handle.result(0)
     except Exception as error:  # noqa: BLE001 - the value's own class may fail to be rebuilt here

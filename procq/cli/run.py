@@ -5,6 +5,7 @@ their handlers, tasks that ended by their done-callbacks, the producer's end, th
 shutdown.  It decides and writes; it never blocks elsewhere, so a signal is acted on at once.
 """
 
+import os
 import sys
 import threading
 import time
@@ -44,6 +45,7 @@ from procq.vetting import workers_by_group
 
 if TYPE_CHECKING:
     from procq.cli.live import Live
+    from procq.cli.printing import Printing
     from procq.cli.results import Results
     from procq.core.task import Task
 
@@ -89,13 +91,14 @@ class Warned(NamedTuple):
     text: str
 
 
-def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> int:
+def run(load: Callable[[], Entry], settings: RunSettings, *, command: str, printing: "Printing | None" = None) -> int:
     """Run what an entry lists.
 
     Args:
         load: Finds the entry.
         settings: What the flags say.
         command: How the run is named in its first line.
+        printing: Gets the tasks that end, to print their values.
 
     Returns:
         The exit code.  An interrupted run does not return: the process dies by the signal.
@@ -115,10 +118,12 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
     took_s = time.monotonic() - began_at
     if took_s > _SLOW_IMPORT_S:
         terminal.line(("warn", "warning:"), f" loading took {format_seconds(took_s)}, and every worker does it too")
-    bound = parameters.bind(entry, settings.params)
+    bound = parameters.bind(entry, settings.params, file=settings.params_file)
     with ExitStack() as stack:
         # The entry is called first: its mistakes must not cost the results of the run before.
         work = producer.checked_iterator(entry, producer.call(entry, bound))
+        if settings.first is not None:
+            work = producer.first(work, settings.first)
         is_list = isinstance(work, list)
         options = _queue_options(entry, settings)
         feed = Feed()
@@ -131,6 +136,11 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         if is_list:
             steering.keep_all_events()
         pertype.check_places(options["groups"], steering.capacity)
+        if settings.dry_run:
+            pertype.know(types_in(entry, options))
+            return _dry_run(entry, work, queue, settings, terminal, pertype=pertype)
+        if settings.nice is not None:  # here, as what is wrong so far should be told at once; workers inherit it
+            os.nice(settings.nice)
         results = None
         if settings.results is not None:
             from procq.cli.results import Results  # noqa: PLC0415 - json, which most runs don't need
@@ -140,6 +150,7 @@ def run(load: Callable[[], Entry], settings: RunSettings, *, command: str) -> in
         if not is_list and pertype.doubt():  # it may still be right, but to know that only hours later helps nobody
             terminal.line(("warn", "warning:"), f" {pertype.doubt()} so far; {pertype.hint()}")
         one = _Run(queue, steering, settings, terminal, began_at=began_at, results=results, outputs=outputs, live=live)
+        one.printing = printing
         steering.on_spawn(one.spawned)
         steering.give_spawned(settings.for_tasks(), pertype.options)
         one.first_line = summary.start_line(command, given=bound.given, workers=queue.workers)
@@ -176,12 +187,41 @@ def _live(settings: RunSettings, terminal: Terminal, began_at: float) -> "Live |
     return Live(terminal, interval_s=settings.interval_s, now=began_at)
 
 
+def _dry_run(
+    entry: Entry,
+    work: Iterator[object] | list[TaskSpec[Any]],
+    queue: Queue,
+    settings: RunSettings,
+    terminal: Terminal,
+    *,
+    pertype: PerType,
+) -> int:
+    """List what would run; run nothing."""
+    from procq.cli.data import Output  # noqa: PLC0415 - only for this
+    from procq.cli.dryrun import Listing, UnreadError  # noqa: PLC0415
+
+    with Output() as output:
+        listing = Listing(output)
+        listing.intake = Intake(queue, defaults=settings.for_tasks(), pertype=pertype, accepted=listing.accepted)
+        try:
+            Producer(entry, work, listing.intake, SimpleQueue()).feed_here()
+        except UnreadError:
+            return Exit.OK
+        finally:
+            queue.shutdown(timeout=0, mode="kill")
+    if not listing.total:
+        return _no_tasks(entry, settings, terminal)
+    if settings.verbosity >= 0:
+        terminal.line(listing.closing_line())
+    return Exit.OK
+
+
 def _no_tasks(entry: Entry, settings: RunSettings, terminal: Terminal) -> int:
     """Say that there was nothing to do."""
     if settings.allow_empty:
         return Exit.OK
-    name = getattr(entry, "__name__", "the entry")
-    terminal.error(f"{name}() produced no tasks\n  hint: --allow-empty if that is fine")
+    nothing = getattr(entry, "nothing", f"{getattr(entry, '__name__', 'the entry')}() produced no tasks")
+    terminal.error(f"{nothing}\n  hint: --allow-empty if that is fine")
     return Exit.NO_TASKS
 
 
@@ -209,7 +249,9 @@ def _queue(
     name = getattr(entry, "__name__", "the entry")
     try:
         options["groups"] = workers_of(settings, options.pop("workers", None), options.get("groups"))
-        if not is_list and (settings.lookahead is not None or "max_pending" not in options):
+        if settings.dry_run:  # nothing ever makes room in it
+            options.pop("max_pending", None)
+        elif not is_list and (settings.lookahead is not None or "max_pending" not in options):
             workers = sum(options["groups"].values())
             ahead = max(1000, 20 * workers) if settings.lookahead is None else settings.lookahead
             bound = options.get("max_pending")
@@ -270,6 +312,8 @@ class _Run:
         self._terminal = terminal
         self._results = results
         self._outputs = outputs
+        #: prints values, for a run that does
+        self.printing: Printing | None = None
         self._began_at = began_at
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         #: what to say once the first task was accepted; empty when it was said
@@ -481,6 +525,9 @@ class _Run:
             self._tell_output(handle)
         if self._results is not None:
             self._results.add(handle, error)
+        if self.printing is not None:
+            self._terminal.clear()  # both may be the same terminal
+            self.printing.add(handle, found[1])
 
     def _tell_output(self, handle: Handle[Any]) -> None:
         """Keep what the attempts of a task wrote, and show it as `--output` says."""
@@ -628,7 +675,11 @@ class _Run:
                 yield summary.slowest_line(slowest)
 
     def _close_results(self) -> None:
-        """Put the results on disk, and say so if that did not work."""
+        """Put the results where they belong to the last one, and say so if that did not work."""
+        if self.printing is not None:
+            self.printing.end()
+            if self.printing.warning is not None:
+                self._terminal.line(("warn", self.printing.warning))
         if self._results is not None:
             self._results.close()
             if self._results.warning is not None:

@@ -6,7 +6,7 @@ argparse and leaves, nothing that runs tasks, so that `--help` answers at once.
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,6 +25,8 @@ _DURATION_HINT: Final = "write 250ms, 1.5s, 5m or 1h30m"
 KEEP_GOING: Final = 0
 #: What -x sets, apart from the 1 of --max-failures 1, so that messages can name the flag that was given.
 AT_FIRST: Final = "first"
+#: What POSIX has at most.
+_NICEST: Final = 19
 _CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
@@ -72,6 +74,13 @@ def _whole(flag: str, text: str) -> int:
     """Read a whole number."""
     if not text.isdecimal():
         raise CommandLineError(f"{flag}={text}: must be a whole number")
+    return int(text)
+
+
+def _niceness(flag: str, text: str) -> int:
+    """Read by how much a process is to be nicer."""
+    if not text.isdecimal() or not 1 <= int(text) <= _NICEST:
+        raise CommandLineError(f"{flag}={text}: must be a whole number from 1 to {_NICEST}")
     return int(text)
 
 
@@ -180,10 +189,13 @@ def _flag(
 
 
 def _switch(*flags: tuple[str, object, str], default: object) -> Any:  # noqa: ANN401
-    """Declare flags without a value, of which one may be given: each with what it sets, and what that does."""
+    """Declare flags without a value, of which one may be given: each with what it sets, and what that does.
+
+    A flag with two names has them in one text.
+    """
     ways = [
-        ((name,), {"action": "store_const", "const": value, "default": default, "help": what})
-        for name, value, what in flags
+        (tuple(names.split()), {"action": "store_const", "const": value, "default": default, "help": what})
+        for names, value, what in flags
     ]
     return field(metadata={"flags": ways, "queue": "", "task": ""})
 
@@ -220,6 +232,16 @@ class RunSettings:
     )
     params: Sequence[str] = _flag(
         "-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the entry; again for a list"
+    )
+    params_file: str | None = _flag(
+        "--params-file", metavar="F.toml|json", help="parameters of the entry from a file; -p wins over it"
+    )
+    #: None: all of them
+    first: int | None = _flag(
+        "--first", read=_at_least_one, metavar="N", help="only the first N tasks of the entry, and what they need"
+    )
+    dry_run: bool = _switch(
+        ("-n --dry-run", True, "list what would run, to standard output; run nothing"), default=False
     )
     max_attempts: int | None = _flag(
         "--max-attempts",
@@ -336,6 +358,9 @@ class RunSettings:
         metavar="N",
         help="tasks read ahead of the workers (1000, or 20 a worker if that is more)",
     )
+    nice: int | None = _flag(
+        "--nice", read=_niceness, metavar="N", help="lower the priority of the run's processes by N"
+    )
     allow_empty: bool = _switch(("--allow-empty", True, "no tasks is fine"), default=False)
     #: a file, or "-" for standard output
     results: str | None = _flag(
@@ -411,9 +436,21 @@ class RunSettings:
         return {name: value for name, value in named if value is not None}
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add every flag, in the order of the settings."""
+def add_flags(
+    parser: argparse.ArgumentParser, *, without: Collection[str] = (), only: Collection[str] | None = None
+) -> None:
+    """Add every flag, in the order of the settings.
+
+    Args:
+        parser: Gets them.
+        without: Settings that have no flag here; they stay as they are when none is given.
+        only: If given, the only settings that have.
+    """
     for setting in fields(RunSettings):
+        if setting.name in without or (only is not None and setting.name not in only):
+            _, how = setting.metadata["flags"][0]
+            parser.set_defaults(**{setting.name: how.get("default")})
+            continue
         flags: Sequence[tuple[Sequence[str], Mapping[str, Any]]] = setting.metadata["flags"]
         place = parser if len(flags) == 1 else parser.add_mutually_exclusive_group()
         for names, how in flags:

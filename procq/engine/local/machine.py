@@ -13,11 +13,11 @@ def usable_cpus() -> int:
         cpus = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS has no affinity
         cpus = os.cpu_count() or 1
-    quota = _cgroup_quota()
+    quota = cgroup_quota()
     return max(1, cpus if quota is None else min(cpus, int(quota)))
 
 
-def _cgroup_quota(root: str = "/sys/fs/cgroup") -> float | None:
+def cgroup_quota(root: str = "/sys/fs/cgroup") -> float | None:
     """Return how many processors' worth of time the cgroup grants, or None for no bound.
 
     Format: `cpu.max` of cgroup v2 holds "quota period" in microseconds or "max period"
