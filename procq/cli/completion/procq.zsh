@@ -31,11 +31,20 @@ _procq_run() {
         '*--nice=[lower the priority of the run'\''s processes by N]:value: ' \
         '*--allow-empty[no tasks is fine]' \
         '*--results=[write one line a task\: id, status, value; - is standard output]:value:_files' \
+        '*--events=[write each event as a line of JSON; - is standard output]:value:_files' \
+        '*--json[--events -, and no other words but errors]' \
+        '*--trace=[add one line an attempt to this table (TSV)]:value:_files' \
+        '*--durations=[name the N slowest tasks at the end (5 after a run of 10s or more)]:value: ' \
+        '*--state=[where runs keep their state (.procq)]:value:_files' \
+        '*--no-state[keep none]' \
+        '*--keep-runs=[runs whose state is kept, this one included (20)]:value: ' \
+        '*--output=[capture what tasks write\: show it of failed ones, of all, drop it, or only keep it for procq logs]:value:(failed all none files)' \
         '*-q[only what went wrong]' \
         '*-v[full tracebacks]' \
         '*--color=[colour (auto\: on a terminal)]:value:(auto always never)' \
-        '*--progress=[a line in place on a terminal, else plain lines]:value:(auto plain off)' \
-        '*--interval=[between two progress lines (0.2s; plain\: 30s)]:value: ' \
+        '*--progress=[lines redrawn in place, or plain ones now and then (auto\: live on a terminal)]:value:(auto live plain off)' \
+        '*--interval=[between two looks (live\: 0.2s; plain\: 30s)]:value: ' \
+        '*--ascii[nothing but ASCII in what is redrawn]' \
         '*: :_files'
 }
 _procq_map() {
@@ -68,11 +77,20 @@ _procq_map() {
         '*--nice=[lower the priority of the run'\''s processes by N]:value: ' \
         '*--allow-empty[no tasks is fine]' \
         '*--results=[write one line a task\: id, status, value; - is standard output]:value:_files' \
+        '*--events=[write each event as a line of JSON; - is standard output]:value:_files' \
+        '*--json[--events -, and no other words but errors]' \
+        '*--trace=[add one line an attempt to this table (TSV)]:value:_files' \
+        '*--durations=[name the N slowest tasks at the end (5 after a run of 10s or more)]:value: ' \
+        '*--state=[where runs keep their state (.procq)]:value:_files' \
+        '*--no-state[keep none]' \
+        '*--keep-runs=[runs whose state is kept, this one included (20)]:value: ' \
+        '*--output=[capture what tasks write\: show it of failed ones, of all, drop it, or only keep it for procq logs]:value:(failed all none files)' \
         '*-q[only what went wrong]' \
         '*-v[full tracebacks]' \
         '*--color=[colour (auto\: on a terminal)]:value:(auto always never)' \
-        '*--progress=[a line in place on a terminal, else plain lines]:value:(auto plain off)' \
-        '*--interval=[between two progress lines (0.2s; plain\: 30s)]:value: ' \
+        '*--progress=[lines redrawn in place, or plain ones now and then (auto\: live on a terminal)]:value:(auto live plain off)' \
+        '*--interval=[between two looks (live\: 0.2s; plain\: 30s)]:value: ' \
+        '*--ascii[nothing but ASCII in what is redrawn]' \
         '*: :_files'
 }
 _procq_show() {
@@ -91,6 +109,42 @@ _procq_graph() {
         '*-p+[a parameter of the entry; again for a list]:value: ' \
         '*--params-file=[parameters of the entry from a file; -p wins over it]:value:_files' \
         '*--first=[only the first N tasks of the entry, and what they need]:value: ' \
+        '*: :_files'
+}
+_procq_runs() {
+    _arguments -s \
+        '*-h[show this help message and exit]' '*--help[show this help message and exit]' \
+        '*--json[one JSON object a line]' \
+        '*--state=[where runs keep their state (.procq)]:value:_files' \
+        '*: :_files'
+}
+_procq_status() {
+    _arguments -s \
+        '*-h[show this help message and exit]' '*--help[show this help message and exit]' \
+        '*--json[one JSON object]' \
+        '*--state=[where runs keep their state (.procq)]:value:_files' \
+        '*: :_files'
+}
+_procq_logs() {
+    _arguments -s \
+        '*-h[show this help message and exit]' '*--help[show this help message and exit]' \
+        '*-f[go on until the task has ended]' '*--follow[go on until the task has ended]' \
+        '*--run=[the run'\''s id or how it begins (default\: the newest)]:value: ' \
+        '*--state=[where runs keep their state (.procq)]:value:_files' \
+        '*: :_files'
+}
+_procq_trace() {
+    _arguments -s \
+        '*-h[show this help message and exit]' '*--help[show this help message and exit]' \
+        '*--format=[a table (default), JSON, or a timeline]:value:(tsv jsonl chrome)' \
+        '*--state=[where runs keep their state (.procq)]:value:_files' \
+        '*: :_files'
+}
+_procq_report() {
+    _arguments -s \
+        '*-h[show this help message and exit]' '*--help[show this help message and exit]' \
+        '*-o+[the file; default\: report.html beside the events]:value:_files' '*--output=[the file; default\: report.html beside the events]:value:_files' \
+        '*--state=[where the runs are; default\: .procq]:value:_files' \
         '*: :_files'
 }
 _procq_completion() {
@@ -115,6 +169,11 @@ _procq() {
         'map:call a function for each of some texts'
         'show:list entries, parameters and task functions of a jobs file'
         'graph:draw what a jobs file would run'
+        'runs:list past runs and those that are alive'
+        'status:show a run: tasks by status, what runs, what failed'
+        'logs:show what the attempts of a task wrote'
+        'trace:write the attempts of a run as a table or a timeline'
+        'report:write the report of a run as one HTML file'
         'completion:print the completion script of a shell'
         'doctor:say what this machine gives procq, and what it lacks'
         'version:print the version'
@@ -126,6 +185,11 @@ _procq() {
     map) _procq_map;;
     show) _procq_show;;
     graph) _procq_graph;;
+    runs) _procq_runs;;
+    status) _procq_status;;
+    logs) _procq_logs;;
+    trace) _procq_trace;;
+    report) _procq_report;;
     completion) _procq_completion;;
     doctor) _procq_doctor;;
     version) _procq_version;;
