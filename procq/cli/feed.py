@@ -77,7 +77,7 @@ class Feed:
         """Return what the queue is to tell; None if nobody wants to know.
 
         Args:
-            own: The `on_event` of the jobs file, which is told first.
+            own: The `on_event` of the jobs file, which is told last: it may take its time, or end the process.
 
         Raises:
             UsageError: That is none.
@@ -85,7 +85,7 @@ class Feed:
         if own is not None:
             listen, wanted = as_listener(own)
             of_all = frozenset().union(*(taker.opt_in for taker in self._takers))
-            self._takers.insert(0, _Taker(_Apart(listen, of_all - wanted).take, "on_event", None, wanted))
+            self._takers.append(_Taker(_Apart(listen, of_all - wanted).take, "on_event", None, wanted))
         if not self._takers:
             return None
         return self.take, frozenset().union(*(taker.opt_in for taker in self._takers))
@@ -104,7 +104,8 @@ class Feed:
                 self._end = event
                 self._lock.notify_all()
             return
-        self._tell(kind, event)
+        if not self._is_closed:  # else the thread is far behind, after a kill
+            self._give(kind, event)
 
     def end(self, exit_code: int) -> Event | None:
         """Tell that the run has ended; called once the queue has, in the main thread.
@@ -121,10 +122,6 @@ class Feed:
             event["exit_code"] = exit_code
             self._give("run.ended", event)
         return event
-
-    def _tell(self, kind: str, event: Event) -> None:
-        if not self._is_closed:  # else the thread is far behind, after a kill
-            self._give(kind, event)
 
     def _give(self, kind: str, event: Event) -> None:
         takers = self._told.get(kind)

@@ -141,8 +141,8 @@ class Outputs:
             return
         keep = self._settings.keep_runs
         place.prune(DEFAULT_KEEP_RUNS if keep is None else keep)
-        self._about = _about_run(directory, about)
         try:
+            self._about = _about_run(directory, about)
             directory.write_about(self._about)
             descriptor = os.open(directory.events_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:

@@ -190,6 +190,24 @@ class PerType:
                     f"--set {text}: such a task asks for {excess}, so it could never start", hint=_MORE[option]
                 )
 
+    def check_needs(self, type_name: str, label: str, *, has_any: bool) -> None:
+        """Refuse to make a task wait for a failure that cannot come.
+
+        Args:
+            type_name: Its type.
+            label: The task, for the message.
+            has_any: Whether it depends on any other task.
+
+        Raises:
+            CommandLineError: It would never start.
+        """
+        if not has_any and self.options.get(type_name, {}).get("run_if") == "failure":
+            text = self._typed[type_name, "run_if"]
+            raise CommandLineError(
+                f"--set {text}: {label} depends on nothing that could fail, so it could never start",
+                hint="it is for types whose tasks all depend on others; leave it out",
+            )
+
     def know(self, types: Iterable[str]) -> None:
         """Note that there are such types."""
         for name in types:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, final
 from procq import loader
 from procq.cli import preview
 from procq.cli.entry import Entry
+from procq.cli.exits import CommandLineError
 from procq.cli.intake import Intake
 from procq.cli.parameters import Bound
 from procq.errors import EngineError, InternalError, JobsFileError, ProcqError, QueueClosedError, UsageError
@@ -242,7 +243,7 @@ class Producer:
         """Submit one item; a refusal is told with the task it is about."""
         try:
             self._intake.take(spec)
-        except QueueClosedError:
+        except (QueueClosedError, CommandLineError):
             raise
         except UsageError as error:
             raise JobsFileError(str(error), where=f"{preview.label(spec)}  {preview.place(spec)}".rstrip()) from error

@@ -40,7 +40,7 @@ class Results:
         CommandLineError: The file cannot be written.
     """
 
-    __slots__ = ("_broken", "_file", "_owned", "warning")
+    __slots__ = ("_broken", "_file", "_owned", "error", "warning")
 
     def __init__(self, target: str) -> None:
         self._owned = target != _STDOUT
@@ -48,8 +48,10 @@ class Results:
             self._file: TextIO = open(target, "w", encoding="utf-8") if self._owned else sys.stdout  # noqa: SIM115, PTH123 - closed by __exit__
         except OSError as error:
             raise CommandLineError(f"--results {target}: {error.strerror}") from None
-        #: why writing stopped, once; None while all is well
+        #: that nobody reads on, which is the reader's affair; None while somebody does
         self.warning: str | None = None
+        #: why they could not be written, of which the run must tell by its exit code; None while all is well
+        self.error: str | None = None
         self._broken = False
 
     def __enter__(self) -> Self:
@@ -86,7 +88,11 @@ class Results:
             write()
         except (OSError, ValueError) as error:
             self._broken = True
-            self.warning = f"warning: --results stopped: {error}"
+            why = f"--results stopped: {error}"
+            if isinstance(error, BrokenPipeError):
+                self.warning = f"warning: {why}"
+            else:
+                self.error = f"{why}; results are missing"
 
 
 def json_text(value: object) -> str:

@@ -314,6 +314,8 @@ class _Run:
         self._outputs = outputs
         #: prints values, for a run that does
         self.printing: Printing | None = None
+        #: whether results that were asked for could not be written, which fails the run
+        self._results_failed = False
         self._began_at = began_at
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         #: what to say once the first task was accepted; empty when it was said
@@ -525,6 +527,7 @@ class _Run:
             self._tell_output(handle)
         if self._results is not None:
             self._results.add(handle, error)
+            self._say_results_error()
         if self.printing is not None:
             self._terminal.clear()  # both may be the same terminal
             self.printing.add(handle, found[1])
@@ -641,6 +644,7 @@ class _Run:
             if error is not None:
                 raise error
             return None
+        self._close_results()
         verdict, code = self._verdict(whole=whole, error=error, at_deadline=report.halted == "deadline")
         quiet = self._settings.verbosity < 0 and verdict == "ok"
         if not quiet:
@@ -648,13 +652,14 @@ class _Run:
             elapsed_s = time.monotonic() - self._began_at
             for line in summary.closing_lines(self._tally, verdict=verdict, elapsed_s=elapsed_s):
                 self._terminal.line(*line)
+            if report.halted == "deadline" and (produced is None or not produced.complete):
+                self._terminal.line(*summary.unread_line(self._known))
             for line in self._further_lines(elapsed_s):
                 self._terminal.line(*line)
         if produced is not None and produced.complete:
             self._say_idle_groups()
         if error is not None:
             self._terminal.error(error)
-        self._close_results()
         number = self._ladder.signal if verdict == "interrupted" else None
         # As a shell has it: a run that dies by a signal has no code of its own.
         self._outputs.end(code if number is None else 128 + number, verdict, warn=self.warn)
@@ -684,6 +689,15 @@ class _Run:
             self._results.close()
             if self._results.warning is not None:
                 self._terminal.line(("warn", self._results.warning))
+            self._say_results_error()
+
+    def _say_results_error(self) -> None:
+        """Say at once, and once, that results cannot be written."""
+        assert self._results is not None, "asked for"
+        if self._results.error is not None and not self._results_failed:
+            self._results_failed = True
+            self._say_first_line()
+            self._terminal.error(self._results.error)
 
     def _verdict(self, *, whole: bool, error: ProcqError | None, at_deadline: bool) -> tuple[summary.Verdict, Exit]:
         """Judge the run.
@@ -704,6 +718,6 @@ class _Run:
             return "FAILED", Exit.FAILED if unsent else Exit.JOBS_FILE
         if not whole and at_deadline:
             return "stopped at the deadline", Exit.DEADLINE
-        if not whole or self._tally.went_wrong:
+        if not whole or self._tally.went_wrong or self._results_failed:
             return "FAILED", Exit.FAILED
         return "ok", Exit.OK

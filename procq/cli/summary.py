@@ -66,7 +66,7 @@ def stopping_line(step: Step, ladder: Ladder, *, running: int, limit: str, oldes
     age = "" if oldest_s is None else f" (oldest {format_seconds(oldest_s)})"
     tasks = f"{_count(running, 'running task')}{age}"
     if step is Step.FINISH:
-        return f"{why}finishing {tasks}{'; Ctrl-C again kills them' if by_hand else ''}"
+        return f"{why}finishing {tasks}; Ctrl-C {'again ' if by_hand else ''}kills them"
     return f"{why}stopping {tasks}{', killing what does not; Ctrl-C again kills at once' if by_hand else ''}"
 
 
@@ -122,6 +122,12 @@ def closing_lines(tally: Tally, *, verdict: Verdict, elapsed_s: float) -> Iterat
         named = tally.named[reason]
         for what in named if number <= len(named) else [_count(number, "task")]:
             yield (("warn", "  cancelled"), f"  {what}: {reason}")
+
+
+def unread_line(known: int) -> Line:
+    """Return the line that says which tasks were not even accepted when the deadline came."""
+    which = f"all but the first {_count(known, 'task')}" if known else "all tasks"
+    return (("warn", "  not begun"), f"  {which} of the jobs file: the deadline came before they were accepted")
 
 
 def slowest_line(slowest: Sequence[tuple[str, float]]) -> Line:

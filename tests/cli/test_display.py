@@ -303,11 +303,11 @@ def halted(why: Halt, how: OnFailure) -> Ladder:
         (halted("deadline", "kill"), 0, "deadline reached: stopping; nothing is running"),
         (interrupted(SIGINT), 0, "stopping; nothing is running"),
         (interrupted(SIGTERM), 0, "SIGTERM: stopping; nothing is running"),
-        (halted("max_failures", "finish"), 2, "-x: finishing 2 running tasks"),
+        (halted("max_failures", "finish"), 2, "-x: finishing 2 running tasks; Ctrl-C kills them"),
         (halted("max_failures", "kill"), 1, "-x: stopping 1 running task"),
         (halted("deadline", "kill"), 2, "deadline reached: stopping 2 running tasks"),
         (interrupted(SIGINT), 2, "finishing 2 running tasks; Ctrl-C again kills them"),
-        (interrupted(SIGTERM), 2, "SIGTERM: finishing 2 running tasks"),
+        (interrupted(SIGTERM), 2, "SIGTERM: finishing 2 running tasks; Ctrl-C kills them"),
         (broken(), 2, ""),
     ],
 )

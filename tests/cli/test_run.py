@@ -514,7 +514,7 @@ def test_a_timeout_from_the_command_line_is_for_tasks_that_do_not_say(run: Run) 
 def test_x_stops_at_the_first_failure(run: Run) -> None:
     done = run("fail_first", "-x")
 
-    assert re.search(r"^x failed .*^-x: finishing ", done.err, re.MULTILINE | re.DOTALL)
+    assert re.search(r"^x failed .*^-x: (finishing|stopping; nothing is running)", done.err, re.MULTILINE | re.DOTALL)
     counts = re.search(r"FAILED in \S+: (\d+) ok, 1 failed, 0 skipped, (\d+) cancelled", done.err)
     assert counts is not None, done.err
     assert int(counts[1]) < 1000
@@ -1089,6 +1089,32 @@ def test_main_inside_a_worker_is_refused(write: Write, procq: Run) -> None:
 
 
 # --- nothing else --------------------------------------------------------------------------------
+
+
+def test_results_that_cannot_be_written_are_told_at_once_and_fail_the_run(run: Run) -> None:
+    done = run("good", "--results", "/dev/full")
+
+    assert done.code == 1
+    assert (
+        done.err.count("procq: error: --results stopped: [Errno 28] No space left on device; results are missing") == 1
+    )
+    assert re.search(r"^FAILED in \S+: 5 ok$", done.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize("entry", ["good", "lazily"])
+def test_an_option_by_which_no_task_could_start_is_refused_with_its_flag(run: Run, entry: str) -> None:
+    done = run(entry, "--set", "square.run_if=failure")
+
+    assert done.code == 2
+    assert done.err.startswith("procq: error: --set square.run_if=failure: square(x=0) depends on nothing that could")
+
+
+@pytest.mark.parametrize("entry", ["good", "lazily"])
+def test_a_deadline_before_the_first_task_says_what_became_of_them(run: Run, entry: str) -> None:
+    done = run(entry, "--deadline", "0")
+
+    assert done.code == 4
+    assert "  not begun  all tasks of the jobs file: the deadline came before they were accepted\n" in done.err
 
 
 def test_K2_a_run_leaves_no_file_behind_but_its_state(run: Run, tmp_path: Path) -> None:
