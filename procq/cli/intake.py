@@ -166,7 +166,7 @@ class Intake:
             self._ids[spec] = self._namer.name(spec, self._id_of)
         task_id = self._ids[spec]
         if spec.type in self._pertype.options:
-            has_any = bool(spec.options.depends_on) or any(True for _ in _needs(spec))
+            has_any = bool(spec.options.depends_on) or any(True for _ in needs_of(spec))
             self._pertype.check_needs(spec.type, preview.label(spec), has_any=has_any)
         given = spec.options.given
         changes = {name: value for name, value in self._defaults.items() if name not in given}
