@@ -148,6 +148,9 @@ class Journal:
         scheduler.vet = self.vet
         scheduler.settled.clear()  # those have ended long ago
         scheduler.watcher = self if scheduler.watcher is None else Both(scheduler.watcher, self)
+        for task in tasks.values():
+            if task.seq not in self._gone and scheduler.tasks.get(task.id) is not task:
+                self.forgotten(task)  # it was kept for long enough, or what is kept is less now
         for task in cut:
             assert task.started_at is not None, "it ran"
             scheduler.end(task, task.fence, Ended("lost", task.started_at, now, message=_LOST), now)
@@ -155,6 +158,7 @@ class Journal:
             self._gone.discard(seq)
             self._stored.discard(seq)
             self._unneeded.append(seq)
+            self._needs_nobody(seq)
         return first_free
 
     def _note_stored(self, task: Task, past: Past) -> None:
@@ -175,15 +179,17 @@ class Journal:
             self._needs_nobody(past.seq)
 
     def _needs_nobody(self, seq: int) -> None:
-        for need in self._counted.pop(seq, ()):
-            self._needed[need] -= 1
-            if not self._needed[need]:
-                del self._needed[need]
-                if need in self._gone:
-                    self._gone.discard(need)
-                    self._stored.discard(need)
-                    self._unneeded.append(need)
-                    self._needs_nobody(need)
+        free = [seq]
+        while free:  # not by recursion: a chain may be long
+            for need in self._counted.pop(free.pop(), ()):
+                self._needed[need] -= 1
+                if not self._needed[need]:
+                    del self._needed[need]
+                    if need in self._gone:
+                        self._gone.discard(need)
+                        self._stored.discard(need)
+                        self._unneeded.append(need)
+                        free.append(need)
 
     def serve(self, lock: AbstractContextManager[object], wake: Callable[[], object]) -> None:
         """Begin to work beside the queue.
@@ -314,7 +320,7 @@ class Journal:
 
     def flush(self) -> bool:
         """Write all that has changed; return whether that went well."""
-        if self._dirty and not self.is_stuck:
+        if (self._dirty or self._unneeded) and not self.is_stuck:
             self._try()
         return not self.is_stuck
 
@@ -338,30 +344,36 @@ class Journal:
         new: dict[Task, Past] = {}
         changed: dict[Task, Past] = {}
         gone = self._unneeded.copy()
-        pending = list(self._dirty)
+        dirty, forgotten, stored, needed = self._dirty, self._forgotten, self._stored, self._needed
+        pending = [task for task in dirty if task not in forgotten or task.seq in needed]
         for task in pending:  # grows while it is walked
-            seq = task.seq
-            is_forgotten = task in self._forgotten
-            if is_forgotten and seq not in self._needed and task not in new:
-                if seq in self._stored:
-                    gone.append(seq)
+            if task in new or task in changed:
                 continue
-            past = self._past_of(task, is_forgotten=is_forgotten)
-            if seq in self._stored or task in new:
+            # One that has neither a row nor changed has come and gone unwritten.
+            past = self._past_of(task, is_forgotten=task in forgotten or task not in dirty)
+            if task.seq in stored:
                 changed[task] = past
                 continue
             new[task] = past
-            if past.status is not _SUCCEEDED:  # what it depends on may be forgotten, and have come and gone unwritten
-                pending += [need for need in task.depends_on if need.seq not in self._stored and need not in new]
+            if past.status is not _SUCCEEDED:  # what it depends on is kept, though it may be forgotten
+                pending += [need for need in task.depends_on if need.seq not in stored or need in forgotten]
+        if forgotten:
+            gone += [task.seq for task in forgotten if task.seq in stored and task not in changed]
         self._file.write(sorted(new.items(), key=_by_seq), list(changed.items()), gone)
         # From here on nothing goes wrong.
         self._unneeded.clear()
-        self._stored.update(task.seq for task in new)
-        self._stored.difference_update(gone)
-        for task, past in (*new.items(), *changed.items()):
-            if past.is_forgotten:
-                self._gone.add(past.seq)
-            self._count_needs(task, past)
+        stored.difference_update(gone)
+        stored.update(task.seq for task in new)
+        for tasks in (new, changed):
+            for task, past in tasks.items():
+                if past.status is not _SUCCEEDED:
+                    self._count_needs(task, past)
+                if past.is_forgotten:
+                    self._gone.add(past.seq)
+        for tasks in (new, changed):  # only now: what they needed may be forgotten with the same write
+            for task, past in tasks.items():
+                if past.status is _SUCCEEDED:
+                    self._needs_nobody(task.seq)
         for seq in gone:
             self._needs_nobody(seq)
         self._dirty.clear()
@@ -434,7 +446,8 @@ class Journal:
                         self._is_called = False
                         self.flush()
         tidy.close()
-        self._file.close()
+        with self._sync_lock:  # a thread may wait for the disk
+            self._file.close()
 
 
 def opened(

@@ -35,6 +35,9 @@ _VERSION: Final = 1
 _PART_BYTES: Final = 256 * 2**20
 #: Options are written once for all tasks that share them; so many are known by the object at a time.
 _KNOWN_OPTIONS: Final = 10_000
+#: The files that queues of this process have open, by device and inode.  Such a one is not opened again even for a
+#: look: with that descriptor SQLite's own locks would go, and whoever reads the file would take its log away.
+_CLAIMS: Final[set[tuple[int, int]]] = set()
 
 _SCHEMA: Final = """
 CREATE TABLE options (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
@@ -105,8 +108,14 @@ class JournalFile:
         """Refuse a task that can't be kept.
 
         Raises:
-            UsageError: Its backoff is a function, or it refers to shared memory, which ends with this process.
+            UsageError: Its backoff is a function, its id is no text that can be encoded, or it refers to shared
+                memory, which ends with this process.
         """
+        if not task.id.isascii():
+            try:
+                task.id.encode()
+            except UnicodeEncodeError as error:
+                raise UsageError(f"id={task.id!r} can't be kept in the journal: {error.reason}") from None
         if id(task.rules) not in self._known_options:
             try:
                 text_of(cast("Options", task.rules))
@@ -310,11 +319,13 @@ class JournalFile:
     # --- the file ------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Wait until the disk has all that was written; in any thread.
+        """Wait until the disk has all that was written, as it has once this is closed; in any thread.
 
         Raises:
             OSError: It cannot be had there.
         """
+        if self._own is None:
+            return
         if self._wal is None:
             # SQLite syncs what it moves into the file by itself; what it has not moved is here, until it is closed.
             self._wal = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
@@ -331,6 +342,7 @@ class JournalFile:
     def _give_up(self) -> None:
         own, self._own = self._own, None
         if own is not None:
+            _CLAIMS.discard(_identity(os.fstat(own)))
             os.close(own)
 
     def mark_forked(self) -> None:
@@ -378,6 +390,10 @@ def _claimed(path: str) -> int:
     Raises:
         UsageError: It cannot be opened or trusted, or another process has it.
     """
+    taken = "another queue has it open; shut that down, or take another file"
+    with contextlib.suppress(OSError):
+        if _identity(os.stat(path)) in _CLAIMS:  # noqa: PTH116 - see above
+            raise UsageError(f"journal={path!r}: {taken}")
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -387,11 +403,16 @@ def _claimed(path: str) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         wrong = _distrust(os.fstat(fd))
     except OSError:
-        wrong = "another queue has it open; shut that down, or take another file"
+        wrong = taken
     if wrong:
         os.close(fd)
         raise UsageError(f"journal={path!r}: {wrong}")
+    _CLAIMS.add(_identity(os.fstat(fd)))
     return fd
+
+
+def _identity(about: os.stat_result) -> tuple[int, int]:
+    return about.st_dev, about.st_ino
 
 
 def _distrust(about: os.stat_result) -> str:

@@ -251,7 +251,11 @@ class Queue:
         )
         headroom = headroom_of(min_free_memory)
         events = None if listener is None else Events(listener, now=chosen.now, workers=self.workers)
-        kept = None
+        most = count_or_none(max_pending, "max_pending")
+        most_bytes = pending_bytes(max_pending_bytes)
+        failure_limit = None if max_failures is None else FailureLimit(max_failures)
+        run_deadline = None if deadline is None else RunDeadline(deadline)
+        kept = None  # after all that may be refused: nobody would close it
         first_free = 0
         if journal is not None:
             from procq.journal import opened  # noqa: PLC0415 - sqlite3, which few queues need
@@ -260,16 +264,11 @@ class Queue:
         self._supervisor = Supervisor(
             scheduler,
             chosen,
-            max_pending=count_or_none(max_pending, "max_pending"),
-            max_pending_bytes=pending_bytes(max_pending_bytes),
+            max_pending=most,
+            max_pending_bytes=most_bytes,
             headroom=headroom if engine == "local" else None,
             events=events,
-            brake=Brake(
-                scheduler,
-                None if max_failures is None else FailureLimit(max_failures),
-                on_failure,
-                None if deadline is None else RunDeadline(deadline),
-            ),
+            brake=Brake(scheduler, failure_limit, on_failure, run_deadline),
             journal=kept,
         )
         self._supervisor.offspring.numbers = count_from(first_free)
@@ -322,7 +321,10 @@ class Queue:
     @finalizes
     def __del__(self) -> None:
         supervisor = getattr(self, "_supervisor", None)
-        if supervisor is None or supervisor.forked or supervisor.is_attended or not supervisor.in_use:
+        if supervisor is None or supervisor.forked or supervisor.is_attended:
+            return
+        if not supervisor.in_use:
+            supervisor.let_go()
             return
         supervisor.abandon()
         warnings.warn(

@@ -327,6 +327,11 @@ class Supervisor:
                     self._closing.begin("kill", None, now, cause="dropped")
                     self._close_unopened(now)
 
+    def let_go(self) -> None:
+        """The queue was dropped though there was nothing to shut down: give the journal back; takes no lock."""
+        if self._journal is not None:
+            self._journal.abandon()
+
     def abandon(self) -> None:
         """Kill everything soon; takes no lock, so that `__del__` may call it anywhere."""
         self.abandoned = True

@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def doubled(value: int) -> int:
 
 
 @task(max_attempts=3, backoff=60)
-def failing() -> None:
+def failing(_value: int = 0) -> int:
     raise ValueError("not today")
 
 
@@ -174,6 +175,75 @@ def test_L2_a_journal_holds_no_more_than_what_is_known(tmp_path: Path, number: i
 
     assert len(again._supervisor.scheduler.tasks) == min(number, 5)
     again.shutdown()
+
+
+def rows(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    (number,) = connection.execute("SELECT count(*) FROM task").fetchone()
+    connection.close()
+    assert isinstance(number, int)
+    return number
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_L2_what_is_forgotten_at_reopening_leaves_the_file(tmp_path: Path, *, fails: bool) -> None:
+    work = failing if fails else doubled
+    with inline(journal=tmp_path / "j") as queue:
+        queue.submit_many([work.using(id=f"id{number}", max_attempts=1).spec(1) for number in range(9)])
+
+    inline(journal=tmp_path / "j", retention=(3, "1h"), dead_letters=(3, "1h")).shutdown()
+
+    assert rows(tmp_path / "j") == 3
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_L2_what_is_forgotten_with_the_write_that_brings_its_dependent_is_kept_for_it(
+    tmp_path: Path, *, is_stored: bool
+) -> None:
+    queue = inline(journal=tmp_path / "j", durability="relaxed", retention=(0 if not is_stored else 1, "1h")).start()
+    one = queue.submit(doubled.using(id="one").spec(1))
+    one.result()
+    if is_stored:
+        write(queue)
+    late = queue.submit(doubled.using(id="late", delay="1h").spec(2))
+    queue.submit(added.using(id="sum").spec(one.out, late.out))
+    queue.submit(doubled.using(id="other").spec(1)).result()
+    write(queue)
+    queue.shutdown(mode="kill")
+
+    with inline(journal=tmp_path / "j") as again:
+        known = set(again._supervisor.scheduler.tasks)
+        run_for(again, "2h")
+        assert again.wait("sum").value == 6
+
+    assert "one" not in known
+    assert rows(tmp_path / "j") == len(known)
+
+
+def write(queue: Queue) -> None:
+    journal = queue._supervisor._journal
+    assert journal is not None
+    with queue._supervisor.lock:
+        assert journal.flush()
+
+
+def test_L2_a_long_chain_of_forgotten_tasks_leaves_the_file(tmp_path: Path) -> None:
+    with inline(journal=tmp_path / "j", dead_letters=(0, "1h")) as queue:
+        queue.pause()
+        last = queue.submit(failing.using(max_attempts=1).spec())
+        chain = [last]
+        for _ in range(1500):
+            last = queue.submit(doubled.spec(last.out))
+            chain.append(last)
+        queue.resume()
+        with pytest.raises(errors.DependencyFailed):
+            last.result()
+        del last
+        while chain:
+            del chain[0]
+        queue.submit(doubled, 1).result()
+
+    assert rows(tmp_path / "j") == 0
 
 
 def test_L1_ids_that_procq_makes_go_on_where_they_ended(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Who may have a journal, what is refused, and what becomes of it on a disk that is full (contract L2, L3)."""
 
+import gc
 import itertools
 import logging
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from procq import Handle, Queue, Status, errors, share, task
+from procq.journal import Journal
 from procq.testing import inline
 
 
@@ -25,6 +27,61 @@ def test_L2_a_second_queue_is_refused_a_journal_that_is_open(tmp_path: Path) -> 
         inline(journal=tmp_path / "j")
 
     inline(journal=tmp_path / "j").shutdown()
+
+
+def test_L2_a_queue_that_was_dropped_without_work_gives_its_journal_back(tmp_path: Path) -> None:
+    queue = inline(journal=tmp_path / "j")
+    thread = journal_of(queue)._thread
+    assert thread is not None
+
+    del queue
+    gc.collect()
+    thread.join(10)
+
+    inline(journal=tmp_path / "j").shutdown()
+
+
+def test_L2_a_queue_that_was_refused_gives_its_journal_back(tmp_path: Path) -> None:
+    for wrong in ({"max_pending": -1}, {"max_failures": "x"}):
+        with pytest.raises(errors.ProcqError):
+            inline(journal=tmp_path / "j", **wrong)
+
+    inline(journal=tmp_path / "j").shutdown()
+
+
+def test_L2_a_queue_that_was_refused_the_file_takes_no_lock_from_the_one_that_has_it(tmp_path: Path) -> None:
+    look = f"import sqlite3; sqlite3.connect({str(tmp_path / 'j')!r}).execute('SELECT * FROM task').fetchall()"
+    with inline(journal=tmp_path / "j") as queue:
+        queue.submit(doubled.using(id="id").spec(1)).result()
+        with pytest.raises(errors.UsageError, match="another queue has it open"):
+            inline(journal=tmp_path / "j")
+
+        subprocess.run([sys.executable, "-c", look], check=True)
+
+        assert (tmp_path / "j-wal").exists()
+
+
+def test_L1_an_id_that_is_no_unicode_is_refused_and_breaks_nothing(tmp_path: Path) -> None:
+    with inline(journal=tmp_path / "j") as queue:
+        with pytest.raises(errors.UsageError, match="can't be kept in the journal"):
+            queue.submit(doubled.using(id="\udc80").spec(1))
+
+        assert queue.submit(doubled.using(id="\u00e9").spec(1)).result() == 2
+
+
+def test_L1_a_submit_that_a_shutdown_overtakes_need_not_wait_for_the_disk(tmp_path: Path) -> None:
+    with inline(journal=tmp_path / "j") as queue:
+        queue.submit(doubled, 1).result()
+        journal = journal_of(queue)
+
+    journal._writes += 1  # as if it had come before `sync`
+    journal.sync()
+
+
+def journal_of(queue: Queue) -> Journal:
+    journal = queue._supervisor._journal
+    assert journal is not None
+    return journal
 
 
 def test_L2_a_second_process_is_refused_a_journal_that_is_open(tmp_path: Path) -> None:
