@@ -57,9 +57,10 @@ Durability = Literal["full", "process", "relaxed"]
 _WINDOW_S: Final = 0.01
 #: A write that failed is tried again after so long, in seconds.
 _RETRY_S: Final = 0.5
-#: After so many transactions the file is tidied up, in a thread of its own; SQLite would do that in ours,
-#: after 4 MB, and a queue of small tasks writes some 4 KB at a time.
+#: After so many transactions, or so many bytes of calls and results, the file is tidied up, in a thread of its
+#: own; SQLite would do that in ours, after 4 MB, and a queue of small tasks writes some 4 KB at a time.
 _TIDY_EVERY: Final = 1000
+_TIDY_BYTES: Final = 8 * 2**20
 #: Ends that a shutdown or a halt has brought about: for the journal those tasks are as they were.
 _CUTS: Final = frozenset(get_args(CutCause))
 _SUCCEEDED: Final = Status.SUCCEEDED
@@ -381,8 +382,9 @@ class Journal:
         self._forgotten.clear()
         self._writes += 1
         self._to_tidy += 1
-        if self._to_tidy >= _TIDY_EVERY and self._thread is not None:
-            self._to_tidy = 0
+        is_time = self._to_tidy >= _TIDY_EVERY or self._file.unmoved_bytes >= _TIDY_BYTES
+        if is_time and self._thread is not None:
+            self._to_tidy = self._file.unmoved_bytes = 0
             self._bell.put("tidy")
 
     def _past_of(self, task: Task, *, is_forgotten: bool) -> Past:
@@ -496,7 +498,10 @@ class _Tidier:
         with suppress(sqlite3.Error):  # the next one does it
             if self._connection is None:
                 self._connection = sqlite3.connect(self._file.path, isolation_level=None)
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            # Most of it without holding anybody up; then what has come meanwhile, with writers kept waiting for
+            # those milliseconds: else one that never pauses would have the log grow without end.
+            for how in ("PASSIVE", "RESTART"):
+                self._connection.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
 
     def close(self) -> None:
         """Let go of the file."""

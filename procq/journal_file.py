@@ -23,7 +23,7 @@ from procq.core.states import Status
 from procq.core.task import CapturedRun, Cause, Run, Task
 from procq.errors import UsageError
 from procq.outcome import Ended
-from procq.parcel import Parcel, Payload, room
+from procq.parcel import Buffer, Parcel, Payload, room
 from procq.plain import MalformedError, plain_options, read_options
 from procq.spec import Options
 
@@ -33,6 +33,10 @@ _APPLICATION_ID: Final = 0x70726371
 _VERSION: Final = 1
 #: A part of a big payload holds so many bytes at most; SQLite takes a little less than 10^9 in one.
 _PART_BYTES: Final = 256 * 2**20
+#: The number of the parts of a payload that is but bytes; those of a pickle with buffers beside begin with 0.
+_PLAIN: Final = -1
+#: SQLite's log of what is not in the file yet is cut down to so many bytes when it begins anew.
+_LOG_BYTES: Final = 16 * 2**20
 #: Options are written once for all tasks that share them; so many are known by the object at a time.
 _KNOWN_OPTIONS: Final = 10_000
 #: The files that queues of this process have open, by device and inode.  Such a one is not opened again even for a
@@ -84,12 +88,14 @@ class JournalFile:
         UsageError: It is no journal, cannot be opened, is not this user's own, or another process has it open.
     """
 
-    __slots__ = ("_connection", "_known_options", "_offset", "_options", "_own", "_wal", "path")
+    __slots__ = ("_connection", "_known_options", "_offset", "_options", "_own", "_wal", "path", "unmoved_bytes")
 
     def __init__(self, path: "str | os.PathLike[str]", *, offset: float) -> None:
         self.path = os.path.abspath(os.fspath(path))  # noqa: PTH100 - pathlib is 5 ms that most programs don't pay
         self._offset = offset
         self._wal: int | None = None
+        #: about how much was written since somebody last tidied up
+        self.unmoved_bytes = 0
         #: what the claim hangs on; None: it is given up
         self._own: int | None = _claimed(self.path)
         try:
@@ -222,9 +228,14 @@ class JournalFile:
 
     def _kept(self, seq: int, kind: str, payload: Payload) -> bytes | None:
         """Return what stands for a payload in its row: itself, or None if it is written in parts."""
+        self.unmoved_bytes += len(payload)
         if not isinstance(payload, Parcel):
-            return payload
-        for number, buffer in enumerate((payload.data, *payload.buffers)):
+            if len(payload) <= _PART_BYTES:
+                return payload
+            numbered: Iterable[tuple[int, Buffer]] = [(_PLAIN, payload)]
+        else:
+            numbered = enumerate((payload.data, *payload.buffers))
+        for number, buffer in numbered:
             view = memoryview(buffer)
             for piece, start in enumerate(range(0, max(len(view), 1), _PART_BYTES)):
                 self._connection.execute(
@@ -311,6 +322,8 @@ class JournalFile:
         for number, is_bytes, data in self._connection.execute(query, (seq, kind)):
             parts.setdefault(number, []).append(data)
             whole[number] = bool(is_bytes)
+        if _PLAIN in parts:
+            return b"".join(parts[_PLAIN])
         if 0 not in parts:
             raise ValueError(f"the {kind} of task {seq} is missing")
         joined = [b"".join(parts[number]) if whole[number] else _filled(parts[number]) for number in sorted(parts)[1:]]
@@ -435,6 +448,7 @@ def _opened(path: str) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}").fetchall()
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `Journal`
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()

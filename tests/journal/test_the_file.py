@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support import arrays
 
 from procq import Handle, Queue, Status, errors, share, task
 from procq.journal import Journal
@@ -192,3 +193,30 @@ def test_L1_a_forked_child_has_no_part_in_the_journal(tmp_path: Path) -> None:
 
         assert value.result() != os.getpid()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_bytes_that_are_too_big_for_one_field_are_kept_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("procq.journal_file._PART_BYTES", 1000)
+    with inline(journal=tmp_path / "j") as queue:
+        queue.submit(task(arrays.make).using(id="made").spec(200_000))
+        queue.submit(task(str.upper).using(id="long").spec("x" * 5000))
+
+    with inline(journal=tmp_path / "j") as again:
+        made, long = again.wait("made").value, again.wait("long").value
+
+    assert long == "X" * 5000
+    assert made is not None
+    assert arrays.ends(made) == arrays.ends(arrays.make(200_000))
+
+
+def test_the_log_is_moved_into_the_file_as_it_grows(tmp_path: Path) -> None:
+    sizes = []
+    with inline(journal=tmp_path / "j", durability="process", retention=(1, "1h")) as queue:
+        for number in range(30):
+            queue.submit(task(str.upper).using(id=f"id{number}").spec("x" * 2**20)).result()
+            sizes.append((tmp_path / "j-wal").stat().st_size)
+
+    assert max(sizes) < 40 * 2**20
+    assert (tmp_path / "j").stat().st_size < 40 * 2**20
