@@ -149,7 +149,7 @@ def test_outputs_are_compared_without_what_differs_from_run_to_run() -> None:
 def test_where_code_is_not_run_no_output_is_shown(page: Path) -> None:
     languages = {block.language for block in blocks(page.read_text(encoding="utf-8"))}
 
-    assert languages <= {"python", "mermaid"}
+    assert languages <= {"python", "mermaid", "sh", "toml"}
 
 
 # --- links and prose -----------------------------------------------------------------------------

@@ -138,6 +138,7 @@ def test_the_census_writes_no_file_unless_told(tmp_path: Path) -> None:
         "-p",
         f"library={STDLIB / 'json'}",
         "--progress=off",
+        "--no-state",
     )
 
     assert " nodes of " in printed

@@ -161,9 +161,7 @@ def _of_file(folder: Path) -> dict[str, Any]:
         key = known.get(name.replace("_", "-"))
         if key is None:
             close = difflib.get_close_matches(name.replace("_", "-"), known, n=1)
-            hint = (
-                f"did you mean `{close[0]}`?" if close else f"keys are the long flags of procq run: {', '.join(known)}"
-            )
+            hint = f"did you mean `{close[0]}`?" if close else f"they are long flags of procq run: {', '.join(known)}"
             raise CommandLineError(f"{path}: unknown key {name!r}", hint=hint)
         texts = list(_texts(value, f"{path}: {name}", in_lists=key.kind == "append"))
         found[key.setting] = _value(key, texts, where=str(path))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.command import Finished
+from tests.support.pages import blocks
 
 from procq.cli import configuration
 from procq.cli.exits import CommandLineError
@@ -185,6 +186,16 @@ def test_a_wrong_flag_is_told_as_one_whatever_the_file_says(write: Write) -> Non
     folder = write("[limit]\na = 1\n", "procq.toml").parent
 
     assert refusal(folder, "--limit=a=2", "--limit=a=3").startswith("--limit a is given twice: a=2 and a=3")
+
+
+def test_the_example_of_the_page_is_read(write: Write) -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text(encoding="utf-8")
+    (example,) = [block.text for block in blocks(page) if block.language == "toml"]
+
+    found = settings(write(example, "procq.toml").parent)
+
+    assert (found.workers, found.max_failures) == (Workers(percent=50), 10)
+    assert (found.limits, found.sets) == ((("fetch", 4),), ("clean.timeout=5m",))
 
 
 # --- variables -----------------------------------------------------------------------------------
