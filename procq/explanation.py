@@ -96,6 +96,8 @@ class Explanation:
             yield "the queue is not started"
         elif supervisor.dispatcher.paused:
             yield "the queue is paused"
+        elif supervisor.stuck:
+            yield supervisor.stuck
         elif task.seq in self._scheduler.ahead:
             yield f"sent ahead {supervisor.engine.whereabouts(task)}"
         elif held := (self._held_by_type() or self._held_by_slots() or self._held_by_memory()):

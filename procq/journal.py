@@ -28,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal, final, get_args
 
@@ -82,8 +83,8 @@ class Journal:
 
     __slots__ = (
         "_bell", "_counted", "_dirty", "_due", "_ended", "_ended_at", "_file", "_forgotten", "_gone", "_is_called",
-        "_lock", "_needed", "_stored", "_sync_lock", "_synced", "_thread", "_to_tidy", "_unneeded", "_wake", "_writes",
-        "durability", "is_stuck", "trouble",
+        "_lock", "_needed", "_put", "_stored", "_sync_lock", "_synced", "_thread", "_to_tidy", "_unneeded", "_wake",
+        "_writes", "durability", "is_stuck", "trouble",
     )  # fmt: skip
 
     def __init__(self, path: "str | os.PathLike[str]", durability: Durability, now: Callable[[], float]) -> None:
@@ -122,6 +123,7 @@ class Journal:
         self._thread: threading.Thread | None = None
         self._lock: AbstractContextManager[object] = self._sync_lock
         self._wake: Callable[[], object] = _nothing
+        self._put: Callable[[Callable[[], object]], object] = _at_once
 
     # --- opening and closing -------------------------------------------------------------------
 
@@ -192,14 +194,20 @@ class Journal:
                         self._unneeded.append(need)
                         free.append(need)
 
-    def serve(self, lock: AbstractContextManager[object], wake: Callable[[], object]) -> None:
+    def serve(
+        self,
+        lock: AbstractContextManager[object],
+        wake: Callable[[], object],
+        put: Callable[[Callable[[], object]], object],
+    ) -> None:
         """Begin to work beside the queue.
 
         Args:
             lock: The queue's.
             wake: Called, under it, when things can go on.
+            put: Has a handler of log records called, in a thread of its own.
         """
-        self._lock, self._wake = lock, wake
+        self._lock, self._wake, self._put = lock, wake, put
         self._thread = threading.Thread(target=self._work, name="procq-journal", daemon=True)
         self._thread.start()
 
@@ -209,10 +217,8 @@ class Journal:
         if self.is_stuck:
             self._try()
         if self._dirty:
-            logger.log(
-                ERROR, "%s: %d tasks changed after the last write; reopened, they are as before that",
-                self.trouble, len(self._dirty),
-            )  # fmt: skip
+            left = len(self._dirty)
+            self._say(ERROR, f"{self.trouble}: {left} tasks changed after the last write; reopened, they are as before")
         self._ended.set()
         self._bell.put(None)
         if self._thread is None:
@@ -331,14 +337,18 @@ class Journal:
         except (sqlite3.Error, OSError) as error:
             if not self.is_stuck:
                 self.trouble = f"the journal {self._file.path} can't be written: {error}"
-                logger.log(ERROR, "%s; nothing new is accepted or started until that is mended", self.trouble)
+                self._say(ERROR, f"{self.trouble}; nothing new is accepted or started until that is mended")
                 self._bell.put("retry")
             self.is_stuck = True
             return
         if self.is_stuck:
             self.is_stuck = False
-            logger.log(WARNING, "the journal %s can be written again", self._file.path)
+            self._say(WARNING, f"the journal {self._file.path} can be written again")
             self._wake()
+
+    def _say(self, level: int, text: str) -> None:
+        """Log something; the program's handlers run elsewhere, without the lock."""
+        self._put(partial(logger.log, level, "%s", text))
 
     def _write(self) -> None:
         """Write all that has changed in one transaction."""
@@ -511,6 +521,11 @@ class _Tidier:
 
 def _nothing() -> None:
     """Wake nobody."""
+
+
+def _at_once(call: Callable[[], object]) -> None:
+    """Make a call here and now: nobody else knows the journal yet."""
+    call()
 
 
 def _is_cut(task: Task) -> bool:

@@ -130,7 +130,7 @@ class Supervisor:
         self.bug: BaseException | None = None
         register(self)
         if journal is not None:
-            journal.serve(self.lock, engine.alarm)
+            journal.serve(self.lock, engine.alarm, self.log_thread.put)
 
     @property
     def entry(self) -> QueueLock:
@@ -170,6 +170,11 @@ class Supervisor:
     def halted(self) -> Halt | None:
         """Why the queue has halted by itself; None: it has not."""
         return self._closing.halted
+
+    @property
+    def stuck(self) -> str:
+        """Why the journal can't be written, so that nothing starts; empty if it can."""
+        return self._journal.trouble if self._journal is not None and self._journal.is_stuck else ""
 
     @property
     def is_attended(self) -> bool:
@@ -309,13 +314,14 @@ class Supervisor:
 
     def _close_threads(self) -> None:
         """Let the threads for user code end once they have done what is due; the lock is held."""
+        if self._journal is not None:
+            self._journal.close()
+            # What is let go of from now on is kept all the same.
+            self.scheduler.watcher = None if self._events is None else self._events.facts
         self.callbacks.close()
         self.log_thread.close()
         if self._events is not None:
             self._events.close(self.scheduler.counts)
-        if self._journal is not None:
-            self._journal.close()
-            self.scheduler.watcher = None  # what is let go of from now on is kept all the same
 
     def settle_if_abandoned(self) -> None:
         """End a queue that was dropped before it was started; `abandon` could not, without the lock."""
