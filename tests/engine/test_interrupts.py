@@ -348,6 +348,7 @@ sys.unraisablehook = lost
 
 def storm(over, main):
     global sent
+    begun.wait()  # Python's own `Thread.start` would be interrupted else
     while not over.wait(0.0005):
         if sent == len(caught):  # the one before has been dealt with
             sent += 1
@@ -355,12 +356,13 @@ def storm(over, main):
 
 with procq.Queue(workers=1) as queue:
     assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    over = threading.Event()
+    over, begun = threading.Event(), threading.Event()
     thread = threading.Thread(target=storm, args=(over, threading.get_ident()))
     thread.start()
     handles = []
     while len(caught) < 100:
         try:
+            begun.set()
             while True:
                 handles.append(queue.submit(len, "abc"))
         except KeyboardInterrupt:
