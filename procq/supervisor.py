@@ -86,7 +86,7 @@ class Supervisor:
         self.engine = engine
         self._events = events
         self._journal = journal
-        if events is not None:
+        if events is not None and journal is None:  # else the scheduler tells both already
             scheduler.watcher = events.facts
         #: tasks whose handle has gone, noted by `__del__` without the lock
         self.orphans: deque[Task] = deque()

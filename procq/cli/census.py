@@ -97,7 +97,8 @@ def _task(function: TaskFunction[..., Any], name: str) -> TaskFacts:
     """Return what is to be said of one task function."""
     code = getattr(inspect.unwrap(function.fn), "__code__", None)
     try:
-        signature = str(inspect.signature(function.fn))
+        # From 3.13 on paths name the private module that they are made in.
+        signature = str(inspect.signature(function.fn)).replace("pathlib._local.", "pathlib.")
     except (TypeError, ValueError):  # builtins without one
         signature = "(...)"
     return TaskFacts(

@@ -44,6 +44,16 @@ def test_L2_what_succeeded_is_known_and_does_not_run_again(tmp_path: Path) -> No
     assert (tmp_path / "log").read_text().splitlines() == ["begin a", "end a"]
 
 
+def test_L1_a_queue_that_somebody_listens_to_keeps_its_tasks_as_well(tmp_path: Path) -> None:
+    kinds: list[object] = []
+    with inline(journal=tmp_path / "j", on_event=lambda event: kinds.append(event["ev"])) as queue:
+        queue.submit(doubled.using(id="a").spec(1))
+
+    with reopened(tmp_path / "j") as again:
+        assert again.wait("a").value == 2
+    assert "task.ended" in kinds
+
+
 def test_L2_another_task_under_the_id_of_one_that_succeeded_is_refused_after_reopening(tmp_path: Path) -> None:
     with inline(journal=tmp_path / "j") as queue:
         queue.submit(doubled.using(id="a").spec(1))

@@ -248,3 +248,11 @@ def test_a_report_that_cannot_be_written_says_so(tmp_path: Path, capsys: pytest.
     assert console(["report", "--state", str(tmp_path), "-o", str(tmp_path / "no" / "r.html")]) == 2
 
     assert "can't write" in capsys.readouterr().err
+
+
+def test_a_file_without_events_makes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "jobs.py").write_text("def jobs(): return []\n")
+
+    assert console(["report", str(tmp_path / "jobs.py")]) == 2
+    assert "has no events" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs.py"]

@@ -1,5 +1,6 @@
 """`procq report`: a run that was, or is, as one HTML file, made again from its events."""
 
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -48,7 +49,11 @@ def execute(arguments: list[str]) -> int:
     from procq.report import render, save  # noqa: PLC0415
 
     try:
-        page = render(read_events(run.events), about=run.about)
+        events = read_events(run.events)
+        first = next(events, None)
+        if first is None:
+            raise CommandLineError(f"{run.events} has no events", hint="procq runs lists the runs that have")
+        page = render(itertools.chain([first], events), about=run.about)
     except OSError as error:
         raise CommandLineError(f"can't read {run.events}: {error.strerror}") from None
     try:
