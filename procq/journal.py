@@ -47,8 +47,6 @@ from procq.parcel import Parcel, Payload, marked
 if TYPE_CHECKING:
     import os
 
-    from procq.events import Events
-
 logger = Logger(__name__)
 
 Durability = Literal["full", "process", "relaxed"]
@@ -466,7 +464,6 @@ def opened(
     path: "str | os.PathLike[str]",
     durability: Durability,
     scheduler: Scheduler,
-    events: "Events | None",
     now: Callable[[], float],
 ) -> tuple[Journal, int]:
     """Open a journal and give a new scheduler what it holds.
@@ -474,8 +471,7 @@ def opened(
     Args:
         path: The file.
         durability: As `Journal`.
-        scheduler: It has no tasks yet.
-        events: Are told of the tasks that are open; None: nobody listens.
+        scheduler: It has no tasks yet.  Who watches it already is told of the tasks that are open.
         now: Reads the engine's clock.
 
     Returns:
@@ -485,7 +481,6 @@ def opened(
         UsageError: As `Journal`, and as `Journal.restore`.
     """
     journal = Journal(path, durability, now)
-    scheduler.watcher = None if events is None else events.facts
     try:
         return journal, journal.restore(scheduler, now())
     except BaseException:

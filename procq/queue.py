@@ -255,12 +255,14 @@ class Queue:
         most_bytes = pending_bytes(max_pending_bytes)
         failure_limit = None if max_failures is None else FailureLimit(max_failures)
         run_deadline = None if deadline is None else RunDeadline(deadline)
+        if events is not None:
+            scheduler.watcher = events.facts
         kept = None  # after all that may be refused: nobody would close it
         first_free = 0
         if journal is not None:
             from procq.journal import opened  # noqa: PLC0415 - sqlite3, which few queues need
 
-            kept, first_free = opened(journal, durability, scheduler, events, chosen.now)
+            kept, first_free = opened(journal, durability, scheduler, chosen.now)
         self._supervisor = Supervisor(
             scheduler,
             chosen,

@@ -61,7 +61,7 @@ class Supervisor:
         max_pending_bytes: At most so many bytes of payload are held; or what finds the bound out,
             called once, when it first matters.
         headroom: Whether memory is short, so that no attempt may start beside another; None: it never is.
-        events: Tell somebody what happens; None: nobody listens.
+        events: Tell somebody what happens, of which the scheduler tells them; None: nobody listens.
         brake: Whether the queue ends by itself; None: it never does.
         journal: Keeps what there is, and has given it to the scheduler; None: nothing outlives the process.
     """
@@ -86,8 +86,6 @@ class Supervisor:
         self.engine = engine
         self._events = events
         self._journal = journal
-        if events is not None and journal is None:  # else the scheduler tells both already
-            scheduler.watcher = events.facts
         #: tasks whose handle has gone, noted by `__del__` without the lock
         self.orphans: deque[Task] = deque()
         #: tasks to be cancelled, noted by a `__del__` without the lock
