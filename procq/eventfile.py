@@ -8,6 +8,7 @@ sees by the gap in their `seq` that something is missing.
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 def read_events(path: str | Path) -> Iterator[dict[str, object]]:
@@ -21,9 +22,15 @@ def read_events(path: str | Path) -> Iterator[dict[str, object]]:
     """
     with Path(path).open("rb") as file:
         for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:  # no JSON, or no UTF-8: cut off
-                continue
-            if isinstance(event, dict):
+            event = event_in(line)
+            if event is not None:
                 yield event
+
+
+def event_in(line: bytes) -> dict[str, Any] | None:
+    """Return the event that a line is; None if it can't be read."""
+    try:
+        event = json.loads(line)
+    except ValueError:  # no JSON, or no UTF-8: cut off
+        return None
+    return event if isinstance(event, dict) else None

@@ -156,9 +156,7 @@ class Journal:
             assert task.started_at is not None, "it ran"
             scheduler.end(task, task.fence, Ended("lost", task.started_at, now, message=_LOST), now)
         for seq in [seq for seq in self._gone if seq not in self._needed]:
-            self._gone.discard(seq)
-            self._stored.discard(seq)
-            self._unneeded.append(seq)
+            self._drop(seq)
             self._needs_nobody(seq)
         return first_free
 
@@ -179,6 +177,12 @@ class Journal:
         elif not needs:
             self._needs_nobody(past.seq)
 
+    def _drop(self, seq: int) -> None:
+        """Let the row of a forgotten task go with the next write."""
+        self._gone.discard(seq)
+        self._stored.discard(seq)
+        self._unneeded.append(seq)
+
     def _needs_nobody(self, seq: int) -> None:
         free = [seq]
         while free:  # not by recursion: a chain may be long
@@ -187,9 +191,7 @@ class Journal:
                 if not self._needed[need]:
                     del self._needed[need]
                     if need in self._gone:
-                        self._gone.discard(need)
-                        self._stored.discard(need)
-                        self._unneeded.append(need)
+                        self._drop(need)
                         free.append(need)
 
     def serve(

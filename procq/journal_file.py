@@ -136,7 +136,7 @@ class JournalFile:
     # --- writing -------------------------------------------------------------------------------
 
     def write(
-        self, new: Iterable[tuple[Task, Past]], changed: Iterable[tuple[Task, Past]], gone: Sequence[int]
+        self, new: Sequence[tuple[Task, Past]], changed: Sequence[tuple[Task, Past]], gone: Sequence[int]
     ) -> None:
         """Write a transaction: all of it is there afterwards, or nothing.
 
@@ -147,10 +147,9 @@ class JournalFile:
 
         Raises:
             sqlite3.Error: It could not be written.
-            UsageError: A task can't be kept; `check` finds that out before.
+            UsageError: A task can't be kept; `vet` finds that out before.
         """
         connection = self._connection
-        new = list(new)
         known = self._options
         self._options = known.copy() if any(id(task.rules) not in self._known_options for task, _ in new) else known
         connection.execute("BEGIN IMMEDIATE")

@@ -61,5 +61,13 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def write_text(text: str) -> None:
     """Write a text as it is."""
+    write_texts([text])
+
+
+def write_texts(texts: Iterable[str]) -> None:
+    """Write texts as they are, and make no more of them once nobody reads."""
     with Output() as output:
-        output.text(text)
+        for text in texts:
+            output.text(text)
+            if not output.is_open:
+                return

@@ -4,9 +4,6 @@ Events are read as they are in the file, of which the last line may be cut off: 
 and may die between two of them.
 """
 
-import json
-import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, final
 
 from procq.cli.state import RunDirectory, StateDirectory, chosen
 from procq.core.states import TERMINAL, Status
+from procq.eventfile import event_in
 
 Event = Mapping[str, Any]
 
@@ -56,18 +54,9 @@ class Tail:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                event = _event(line)
-                if event is not None:
+                event = event_in(line)
+                if event is not None and "ev" in event:
                     yield event
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event that a line is; None if it is none, as after a write that failed halfway."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "ev" in event else None
 
 
 def events_in(path: Path) -> Iterator[dict[str, Any]]:
@@ -244,16 +233,3 @@ def find_run(state: str, prefix: str | None) -> RunDirectory:
         CommandLineError: There is none, or more than one.
     """
     return StateDirectory(Path(state)).find(prefix)
-
-
-def write_out(lines: Iterable[str]) -> None:
-    """Write lines to standard output, until nobody reads them any more."""
-    try:
-        for line in lines:
-            sys.stdout.write(line)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # So that the interpreter, which flushes at its end, has somewhere to write to.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

@@ -19,9 +19,10 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument("--run", metavar="RUN", help="the run's id or how it begins (default: the newest)")
     add_state_flag(parser)
     parsed = parser.parse_args(arguments)
-    from procq.cli.reading import find_run, write_out  # noqa: PLC0415 - after the flags are known to be right
+    from procq.cli.data import write_texts  # noqa: PLC0415 - after the flags are known to be right
+    from procq.cli.reading import find_run  # noqa: PLC0415
 
-    write_out(_texts(find_run(parsed.state, parsed.run), parsed.id, follow=parsed.follow))
+    write_texts(_texts(find_run(parsed.state, parsed.run), parsed.id, follow=parsed.follow))
     return Exit.OK
 
 

@@ -17,11 +17,11 @@ def execute(arguments: list[str]) -> int:
     parsed = parser.parse_args(arguments)
     from pathlib import Path  # noqa: PLC0415 - after the flags are known to be right
 
-    from procq.cli.reading import write_out  # noqa: PLC0415
+    from procq.cli.data import write_texts  # noqa: PLC0415
     from procq.cli.state import StateDirectory  # noqa: PLC0415
 
     rows = [_row(run) for run in reversed(StateDirectory(Path(parsed.state)).runs())]
-    write_out(json.dumps(row) + "\n" for row in rows) if parsed.as_json else write_out(_lines(rows))
+    write_texts((json.dumps(row) + "\n" for row in rows) if parsed.as_json else _lines(rows))
     return Exit.OK
 
 

@@ -20,10 +20,11 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", dest="as_json", help="one JSON object")
     add_run_arguments(parser)
     parsed = parser.parse_args(arguments)
-    from procq.cli.reading import find_run, write_out  # noqa: PLC0415 - after the flags are known to be right
+    from procq.cli.data import write_texts  # noqa: PLC0415 - after the flags are known to be right
+    from procq.cli.reading import find_run  # noqa: PLC0415
 
     status = status_of(find_run(parsed.state, parsed.run))
-    write_out([json.dumps(status) + "\n"] if parsed.as_json else _lines(status))
+    write_texts([json.dumps(status) + "\n"] if parsed.as_json else _lines(status))
     return Exit.OK
 
 

@@ -20,14 +20,15 @@ def execute(arguments: list[str]) -> int:
     add_run_arguments(parser)
     parsed = parser.parse_args(arguments)
     from procq.cli import trace  # noqa: PLC0415 - after the flags are known to be right
-    from procq.cli.reading import events_in, find_run, write_out  # noqa: PLC0415
+    from procq.cli.data import write_texts  # noqa: PLC0415
+    from procq.cli.reading import events_in, find_run  # noqa: PLC0415
 
     events = events_in(find_run(parsed.state, parsed.run).events_path)
     match parsed.format:
         case "tsv":
-            write_out((trace.HEADER, *map(trace.tsv_line, trace.rows_of(events))))
+            write_texts((trace.HEADER, *map(trace.tsv_line, trace.rows_of(events))))
         case "jsonl":
-            write_out(json.dumps(row) + "\n" for row in trace.rows_of(events))
+            write_texts(json.dumps(row) + "\n" for row in trace.rows_of(events))
         case _:
-            write_out([json.dumps(trace.chrome_of(events)) + "\n"])
+            write_texts([json.dumps(trace.chrome_of(events)) + "\n"])
     return Exit.OK
