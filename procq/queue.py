@@ -170,7 +170,8 @@ class Queue:
             what has ended, as far as `retention` goes, is known by its id; what has no id of its own goes on as
             well, though nobody has its handle.  One queue has a file at a time.
         durability: "full": when `submit` returns, the disk has the task.  "process": the system has it, so
-            that only a power failure can cost the last seconds; some ten times as fast.  "relaxed": within 10 ms.
+            that only a power failure can cost the last seconds; a submit waits for that 0.02 ms, and for the
+            disk 0.3 (measured 2026-12).  "relaxed": within 10 ms.
 
     Raises:
         UsageError: A value cannot be; the message names it.
