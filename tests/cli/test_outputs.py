@@ -6,9 +6,9 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import pytest
 from tests.support.command import LIMIT_S, Finished, child_environment
@@ -276,10 +276,11 @@ def test_a_run_s_end_is_kept_however_it_ends(
     assert events_of(tmp_path)[-1]["exit_code"] == code
 
 
-def test_an_interrupted_run_keeps_its_end(tmp_path: Path, begin: Callable[..., "subprocess.Popen[str]"]) -> None:
-    process = begin("jobs.py:waiting")
+def test_an_interrupted_run_keeps_its_end(tmp_path: Path, begin: "Callable[..., Begun]") -> None:
+    process, events = begin("jobs.py:waiting")
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
+    assert any('"run.stopping"' in line for line in events)  # else all may have ended before it heard
     (tmp_path / "go").touch()
 
     assert -process.wait(LIMIT_S) in {signal.SIGINT, signal.SIGTERM}
@@ -288,22 +289,33 @@ def test_an_interrupted_run_keeps_its_end(tmp_path: Path, begin: Callable[..., "
     assert events_of(tmp_path)[-1]["exit_code"] == kept["exit_code"]
 
 
-@pytest.fixture
-def begin(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """Begin a run, and wait until its first task has."""
+class Begun(NamedTuple):
+    """A run whose first task has begun."""
 
-    def begin_run(entry: str, *flags: str) -> "subprocess.Popen[str]":
+    process: "subprocess.Popen[str]"
+    events: IO[str]  #: those that it has not been asked for yet, a line each
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Begun]]:
+    """Begin a run, and wait until its first task has."""
+    opened: list[IO[str]] = []
+
+    def begin_run(entry: str, *flags: str) -> Begun:
         read, write = os.pipe()
         process = subprocess.Popen(
             [sys.executable, "-m", "procq", "run", entry, "-j", "1", "--events", f"fd:{write}", *flags],
             cwd=tmp_path, env=child_environment(), pass_fds=[write], stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         os.close(write)
-        with os.fdopen(read, encoding="utf-8", closefd=False) as pipe:
-            assert any('"attempt.started"' in line for line in pipe)
-        return process
+        events = os.fdopen(read, encoding="utf-8")
+        opened.append(events)
+        assert any('"attempt.started"' in line for line in events)
+        return Begun(process, events)
 
-    return begin_run
+    yield begin_run
+    for one in opened:
+        one.close()
 
 
 def status(procq: Run, *arguments: str) -> dict[str, Any]:
@@ -314,9 +326,9 @@ def status(procq: Run, *arguments: str) -> dict[str, Any]:
 
 
 def test_the_status_of_a_live_run_shows_what_runs_and_afterwards_that_it_ended(
-    procq: Run, tmp_path: Path, begin: Callable[..., "subprocess.Popen[str]"]
+    procq: Run, tmp_path: Path, begin: Callable[..., Begun]
 ) -> None:
-    process = begin("jobs.py:waiting")
+    process, _ = begin("jobs.py:waiting")
     live = status(procq)
     while not live["running"]:  # the state's events may come a moment later
         live = status(procq)
@@ -333,9 +345,9 @@ def test_the_status_of_a_live_run_shows_what_runs_and_afterwards_that_it_ended(
 
 
 def test_the_status_of_a_run_that_was_killed_shows_how_far_it_came(
-    procq: Run, tmp_path: Path, begin: Callable[..., "subprocess.Popen[str]"]
+    procq: Run, tmp_path: Path, begin: Callable[..., Begun]
 ) -> None:
-    process = begin("jobs.py:waiting")
+    process, _ = begin("jobs.py:waiting")
     while not status(procq)["running"]:
         pass
     process.kill()
